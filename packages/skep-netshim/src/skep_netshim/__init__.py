@@ -1,0 +1,1 @@
+"""The one program of skep that runs inside the sandbox: hand listeners out, attest, exec."""

@@ -1,0 +1,1 @@
+"""macOS backend of skep: a policy compiled to a Seatbelt profile."""
