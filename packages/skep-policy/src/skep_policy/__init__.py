@@ -1,1 +1,1 @@
-"""What a sandboxed worker may do: policy types, loading, layering and decisions."""
+"""What a sandboxed worker may do: policy types, loading, layering and decisions. Pure."""
