@@ -46,8 +46,9 @@ class Boundary(msgspec.Struct, frozen=True):
 
     `roots` are writable, shallow first. `protects` are read-only although a root covers them, `hides` unreadable
     and unwritable; both beat every root above them, hides beat protects. A root *inside* a hide stays reachable (the
-    hide covers everything of its folder but that root): `resolve` makes such a pair only for the workspace and the run's
-    own folders, and refuses an operator's root inside a hide. `reads` is what can be read when `read` is "minimal".
+    hide covers everything of its folder but that root): `resolve` makes such a pair only for the workspace and the
+    run's own folders, and refuses an operator's root inside a hide. `reads` is what can be read when `read` is
+    "minimal".
     `watched` are paths absent before the launch that must be reported when they have appeared after it.
     `mapped` maps a path the worker sees to the host folder that stands there (a run's copy at the repository's own
     path); such a path is always also a root.
@@ -73,7 +74,7 @@ class Boundary(msgspec.Struct, frozen=True):
     strict: bool = False
 
     def access_to(self, path: str) -> Access:
-        """The access the worker has at an absolute path without links. The order of the code is the order of who wins."""
+        """The access the worker has at an absolute path without links. Who wins is the order of the code."""
         hide = _deepest(self.hides, path)
         root = _deepest(self.roots, path)
         if hide and not (root and _below(root.path, hide.path)):

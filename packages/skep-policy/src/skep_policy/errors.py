@@ -9,7 +9,9 @@ class PolicyError(ValueError):
     `source` is a file or the name of a flag, `line` counts from 1, `key` is dotted (`network.allow[2]`).
     """
 
-    def __init__(self, problem: str, *, source: str | None = None, line: int | None = None, key: str | None = None) -> None:
+    def __init__(
+        self, problem: str, *, source: str | None = None, line: int | None = None, key: str | None = None
+    ) -> None:
         self.problem = problem
         self.source = source
         self.line = line

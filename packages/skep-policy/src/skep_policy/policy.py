@@ -15,7 +15,7 @@ class Table(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, frozen=T
     """A table of the policy file."""
 
 
-class Filesystem(Table):
+class Filesystem(Table, frozen=True):
     write: tuple[str, ...] = ()
     protect: tuple[str, ...] = ()
     hide: tuple[str, ...] = ()
@@ -26,7 +26,7 @@ class Filesystem(Table):
     sockets: tuple[str, ...] = ()
 
 
-class Network(Table):
+class Network(Table, frozen=True):
     allow: tuple[str, ...] = ()
     deny: tuple[str, ...] = ()
     private: tuple[str, ...] = ()
@@ -34,31 +34,31 @@ class Network(Table):
     max_bytes_out: str | None = None
 
 
-class Env(Table):
+class Env(Table, frozen=True):
     pass_: tuple[str, ...] = msgspec.field(name="pass", default=())
     set: dict[str, str] = msgspec.field(default_factory=dict[str, str])
 
 
-class Limits(Table):
+class Limits(Table, frozen=True):
     wall: str | None = None
     memory: str | None = None
     processes: int | None = None
     file_size: str | None = None
 
 
-class Worker(Table):
+class Worker(Table, frozen=True):
     command: tuple[str, ...] | None = None
     preset: str | None = None
     verify: tuple[str, ...] | None = None
     toolchains: tuple[str, ...] = ()
 
 
-class Verify(Table):
+class Verify(Table, frozen=True):
     network: tuple[str, ...] = ()
     """What the verification may reach; nothing unless written."""
 
 
-class Policy(Table):
+class Policy(Table, frozen=True):
     filesystem: Filesystem = msgspec.field(default_factory=Filesystem)
     network: Network = msgspec.field(default_factory=Network)
     env: Env = msgspec.field(default_factory=Env)

@@ -1,0 +1,377 @@
+"""Which hosts may be reached: the rules of `network.allow`, `network.deny` and `network.private`, compiled once.
+
+A rule is a target and a port. Targets:
+
+    host.example.com     that name, not what is below it
+    *.example.com        every name below it at any depth, not example.com itself
+    192.0.2.7            requests that name that address; never a name that resolves to it
+    10.1.0.0/16          requests that name an address of that network
+    2001:db8::1, [2001:db8::1]:443, fd00::/8, [fd00::/8]:443
+    *                    everything
+
+Ports: none means 80 and 443 when allowing and every port when denying (who denies a host means the host); `:22` that
+one, `:*` every one. `*` alone is every port, `*:443` is every host at that port.
+
+Who wins, in the order of the code of `decide`:
+
+1. what has no normal form is denied as malformed;
+2. a deny rule of any specificity, also one for an address that the requested address embeds;
+3. an allow rule, the most specific first (this chooses the rule that is named, not the outcome);
+4. nothing matched: denied.
+
+`check_address` is the second half, after resolution: see there.
+
+Every lookup is a dictionary access: one per label of a name, one per distinct prefix length for an address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+
+from .address import GLOBAL, LOOPBACK, NO_ADDRESS, aliases, classify, number_of, parse_network
+from .errors import MalformedHost, PolicyError
+from .hosts import MAX_PORT, canonical_host, is_address, parse_port, split_port
+from .verdict import ALLOWED, DENIED_BY_RULE, MALFORMED, NOT_LISTED, PRIVATE_ADDRESS, Verdict
+
+WEB_PORTS = (80, 443)
+"""What an allow rule without a port means."""
+
+SPECIAL_TLDS = frozenset(
+    (
+        *("test", "localhost", "invalid", "example"),  # RFC 6761
+        "local",  # RFC 6762
+        *("intranet", "internal", "private", "corp", "home", "lan"),  # RFC 6762 appendix G; ICANN reserved `internal`
+        *("onion", "alt"),  # RFC 7686, RFC 9476
+    )
+)
+"""Top-level domains nobody can register below, so that a wildcard over one of them is no wildcard over strangers."""
+
+Kind = Literal["any", "name", "below", "net"]
+Use = Literal["allow", "deny", "private"]
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One parsed rule. `text` is its normal form; `host` what it is about: a name, the parent of a wildcard, a network
+    in CIDR form, or empty for `*`. `port` is "web" when none was written.
+    """
+
+    text: str
+    source: str
+    kind: Kind
+    host: str
+    port: int | Literal["web", "any"] = "web"
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def parse_rule(text: str, *, source: str = "flag", use: Use = "allow") -> Rule:
+    """The rule a text means. Raises PolicyError that says what to write instead.
+
+    `use` is the list the rule stands in: a denied wildcard may cover a whole top-level domain, a private name has no
+    port.
+    """
+    try:
+        return _parse(text, source, use)
+    except MalformedHost as error:
+        raise _refuse(text, str(error), "a name, an address or *.name, then :port or :* if it needs one") from None
+
+
+class Rules(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
+    """An immutable set of rules and its index. Equal when the lists are; encodes as the lists, so that a policy on disk
+    holds what was in force.
+    """
+
+    allow: tuple[Rule, ...] = ()
+    deny: tuple[Rule, ...] = ()
+    private: tuple[Rule, ...] = ()
+    sni: Literal["match", "off"] = "match"
+    max_bytes_out: int | None = None
+
+    @classmethod
+    def build(
+        cls,
+        allow: Iterable[Rule | str] = (),
+        deny: Iterable[Rule | str] = (),
+        private: Iterable[Rule | str] = (),
+        *,
+        sni: Literal["match", "off"] = "match",
+        max_bytes_out: int | None = None,
+    ) -> Rules:
+        """Rules of texts or parsed rules, duplicates dropped. Raises PolicyError for a text that is no rule."""
+        return cls(
+            _unique(allow, "allow"),
+            _unique(deny, "deny"),
+            _unique(private, "private"),
+            sni=sni,
+            max_bytes_out=max_bytes_out,
+        )
+
+    @cached_property
+    def mode(self) -> Literal["none", "filtered", "open"]:
+        """none: nothing is allowed. open: everything is, with no deny and no budget, so no filter is needed."""
+        if not self.allow:
+            return "none"
+        everything = any(rule.kind == "any" and rule.port == "any" for rule in self.allow)
+        return "open" if everything and not self.deny and self.max_bytes_out is None else "filtered"
+
+    @cached_property
+    def ports(self) -> frozenset[int] | None:
+        """The ports that allow rules name, but those of `services`; None when a rule says every port."""
+        ports: set[int] = set()
+        for rule in self.allow:
+            if rule.port == "any":
+                return None
+            if not _is_service(rule):
+                ports.update(_ports(rule))
+        return frozenset(ports)
+
+    @cached_property
+    def services(self) -> tuple[tuple[str, int], ...]:
+        """(host, port) of every loopback service an allow rule names by `localhost` or by one loopback address."""
+        found: dict[tuple[str, int], None] = {}
+        for rule in self.allow:
+            if _is_service(rule) and rule.port != "any":
+                found.update(dict.fromkeys((rule.host.partition("/")[0], port) for port in _ports(rule)))
+        return tuple(sorted(found))
+
+    def decide(self, host: str, port: int) -> Verdict:
+        """May `host` be asked for at `port`? Takes any text and any number and never raises."""
+        try:
+            canonical = canonical_host(host)
+        except MalformedHost:
+            return _MALFORMED
+        if not 0 < port <= MAX_PORT:
+            return _MALFORMED
+        address = is_address(canonical)
+        denied = self._denies.find(canonical, port, address)
+        if denied is None and address:
+            for alias in aliases(canonical):
+                denied = denied or self._denies.find(alias, port, True)
+        if denied is not None:
+            return Verdict(False, DENIED_BY_RULE, denied.text, denied.source)
+        rule = self._allows.find(canonical, port, address)
+        if rule is None:
+            return _NOT_LISTED
+        private = rule.kind == "net" or self._privates.find(canonical, 0, address) is not None
+        return Verdict(True, ALLOWED, rule.text, rule.source, private and not _is_localhost(rule))
+
+    def check_address(self, verdict: Verdict, ip: str) -> Verdict:
+        """The same verdict when the address a verdict's target resolved to may be dialled, else a denying one.
+
+        Anything global may; loopback for a rule that says `localhost` (and nothing but loopback for it); any address
+        when the rule is a literal or the name is in `private`. A plain `*` opens names, not the private network: it is
+        guarded like every name, with denies beside it or without. `private = ["*"]` turns the guard off.
+        """
+        if not verdict.allow:
+            return verdict
+        kind = classify(ip)
+        if verdict.rule in self._loopback_only:
+            allowed = kind == LOOPBACK
+        else:
+            allowed = kind == GLOBAL or (verdict.private and kind != NO_ADDRESS)
+        return verdict if allowed else Verdict(False, PRIVATE_ADDRESS, verdict.rule, verdict.source)
+
+    @cached_property
+    def _allows(self) -> _Index:
+        return _Index(self.allow, "allow")
+
+    @cached_property
+    def _denies(self) -> _Index:
+        return _Index(self.deny, "deny")
+
+    @cached_property
+    def _privates(self) -> _Index:
+        return _Index(self.private, "private")
+
+    @cached_property
+    def _loopback_only(self) -> frozenset[str]:
+        return frozenset(rule.text for rule in self.allow if _is_localhost(rule))
+
+
+_MALFORMED = Verdict(False, MALFORMED)
+_NOT_LISTED = Verdict(False, NOT_LISTED)
+_EVERY_PORT = 0
+"""The key of "every port" in a `_ByPort`: no request has port 0."""
+
+_ByPort = dict[int, Rule]
+
+
+class _Index:
+    """Rules by what they are about, then by port. The first of two equal rules is the one that is named."""
+
+    __slots__ = ("any", "below", "name", "net", "prefixes")
+
+    def __init__(self, rules: Iterable[Rule], use: Use) -> None:
+        self.any: _ByPort = {}
+        self.name: dict[str, _ByPort] = {}
+        self.below: dict[str, _ByPort] = {}
+        self.net: dict[tuple[int, int, int], _ByPort] = {}
+        for rule in rules:
+            match rule.kind:
+                case "any":
+                    by_port = self.any
+                case "name":
+                    by_port = self.name.setdefault(rule.host, {})
+                case "below":
+                    by_port = self.below.setdefault(rule.host, {})
+                case "net":
+                    by_port = self.net.setdefault(_net_key(rule.host), {})
+            for port in _ports(rule) if use == "allow" or rule.port != "web" else (_EVERY_PORT,):
+                by_port.setdefault(port, rule)
+        lengths = sorted({(width, prefix) for width, prefix, _ in self.net}, reverse=True)
+        self.prefixes = {width: [prefix for w, prefix in lengths if w == width] for width in (32, 128)}
+
+    def find(self, host: str, port: int, address: bool) -> Rule | None:
+        """The most specific rule that matches a canonical host at a port; port 0 only by rules for every port."""
+        found = self._find_address(host, port) if address else self._find_name(host, port)
+        return found or _at(self.any, port)
+
+    def _find_name(self, host: str, port: int) -> Rule | None:
+        if (by_port := self.name.get(host)) and (rule := _at(by_port, port)):
+            return rule
+        if self.below:
+            dot = host.find(".")
+            while dot >= 0:
+                by_port = self.below.get(host[dot + 1 :])
+                if by_port and (rule := _at(by_port, port)):
+                    return rule
+                dot = host.find(".", dot + 1)
+        return None
+
+    def _find_address(self, host: str, port: int) -> Rule | None:
+        if not self.net:
+            return None
+        number, width = number_of(host)
+        for prefix in self.prefixes[width]:
+            by_port = self.net.get((width, prefix, number >> width - prefix))
+            if by_port and (rule := _at(by_port, port)):
+                return rule
+        return None
+
+
+def _at(by_port: _ByPort, port: int) -> Rule | None:
+    return by_port.get(port) or by_port.get(_EVERY_PORT)
+
+
+def _ports(rule: Rule) -> tuple[int, ...]:
+    if rule.port == "web":
+        return WEB_PORTS
+    return (_EVERY_PORT,) if rule.port == "any" else (rule.port,)
+
+
+def _net_key(cidr: str) -> tuple[int, int, int]:
+    address, _, prefix = cidr.partition("/")
+    number, width = number_of(address)
+    return width, int(prefix), number >> width - int(prefix)
+
+
+def _is_localhost(rule: Rule) -> bool:
+    """RFC 6761 6.3: localhost and every name below it are loopback, whatever a resolver says."""
+    return rule.kind in ("name", "below") and (rule.host == "localhost" or rule.host.endswith(".localhost"))
+
+
+def _is_service(rule: Rule) -> bool:
+    if rule.kind == "net":
+        address, _, prefix = rule.host.partition("/")
+        return prefix in ("32", "128") and classify(address) == LOOPBACK
+    return rule.kind == "name" and rule.host == "localhost"
+
+
+def _unique(rules: Iterable[Rule | str], use: Use) -> tuple[Rule, ...]:
+    if isinstance(rules, str):
+        raise TypeError("a list of rules, not one text")
+    parsed: dict[tuple[Kind, str, int | str], Rule] = {}
+    for rule in rules:
+        rule = parse_rule(rule, use=use) if isinstance(rule, str) else rule
+        parsed.setdefault((rule.kind, rule.host, rule.port), rule)
+    return tuple(parsed.values())
+
+
+def _parse(text: str, source: str, use: Use) -> Rule:
+    """Raises PolicyError where the right form is known, MalformedHost where only the grammar can be named."""
+    if not text.strip():
+        raise _refuse(text, "an empty rule", 'a domain like "api.example.com"')
+    if "://" in text:
+        host = text.partition("://")[2].partition("/")[0]
+        raise _refuse(text, "a rule is a host, not a URL", f'"{host}"' if host else "the host alone")
+    if text.strip() != text:
+        raise _refuse(text, "spaces around a rule", f'"{text.strip()}"')
+    if text == "*":
+        return Rule("*", source, "any", "", "any")
+    host, written = split_port(text)
+    if use == "private" and written is not None:
+        raise _refuse(text, "a private name is meant at every port", f'"{host}"')
+    port = _parse_port(text, host, written)
+    suffix = "" if written is None else f":{written}"
+    if host == "*":
+        return Rule("*" if port == "any" else "*" + suffix, source, "any", "", port)
+    if "/" in host or ":" in host:
+        return _parse_network(text, source, use, host, port, suffix)
+    if "*" in host:
+        name = _wildcard_parent(text, host, use)
+        return Rule(f"*.{name}{suffix}", source, "below", name, port)
+    name = canonical_host(host)
+    if is_address(name):
+        return _parse_network(text, source, use, name, port, suffix)
+    return Rule(name + suffix, source, "name", name, port)
+
+
+def _parse_port(text: str, host: str, written: str | None) -> int | Literal["web", "any"]:
+    if written is None:
+        return "web"
+    if written == "*":
+        return "any"
+    try:
+        return parse_port(written)
+    except MalformedHost:
+        raise _refuse(text, f'"{written}" is not a port', f'"{host}:443" (1 to {MAX_PORT}) or "{host}:*"') from None
+
+
+def _parse_network(text: str, source: str, use: Use, host: str, port: int | Literal["web", "any"], suffix: str) -> Rule:
+    network = parse_network(host)
+    if network is None:
+        address, slash, rest = host.partition("/")
+        if slash and ":" in address and ":" in rest:
+            length, _, port_text = rest.partition(":")
+            raise _refuse(text, "IPv6 with a port stands in brackets", f'"[{address}/{length}]:{port_text}"')
+        if slash and not (rest.isascii() and rest.isdigit()):
+            raise _refuse(text, "a rule has no path", f'"{address}"')
+        raise _refuse(
+            text, "not an address or network", '"10.1.0.0/16" (no bits set after the prefix) or "[fd00::/8]:443"'
+        )
+    address, prefix = network
+    whole = prefix == (128 if ":" in address else 32)
+    shown = address if whole else f"{address}/{prefix}"
+    if use == "private":
+        raise _refuse(text, "private lists names", f'"{shown}" in network.allow, which lets that address be named')
+    if suffix and ":" in address:
+        shown = f"[{shown}]"
+    return Rule(shown + suffix, source, "net", f"{address}/{prefix}", port)
+
+
+def _wildcard_parent(text: str, host: str, use: Use) -> str:
+    """The canonical name below which the wildcard matches."""
+    stars, dot, parent = host.partition(".")
+    if stars != "*" or not dot or "*" in parent:
+        # `*foo.com`, `a.*.com`, `foo*`: say what the nearest thing we can enforce is
+        rest = host.rpartition("*")[2].lstrip(".") or "com"
+        wide = "." not in rest and rest not in SPECIAL_TLDS
+        nearest = f"*.example.{rest}" if wide else f"*.{rest}"
+        raise _refuse(text, "a wildcard stands for whole labels, first in the name", f'"{nearest}"')
+    name = canonical_host(parent)
+    if is_address(name):
+        raise _refuse(text, "a wildcard over an address", f'a network, like "{name}/24"')
+    if "." not in name and use == "allow" and name not in SPECIAL_TLDS:
+        raise _refuse(
+            text, f"a wildcard over all of .{name}", f'the domains one by one, "*.example.{name}"; "*" alone allows all'
+        )
+    return name
+
+
+def _refuse(text: str, problem: str, instead: str) -> PolicyError:
+    return PolicyError(f"{problem}: {text!r}; write {instead}")
