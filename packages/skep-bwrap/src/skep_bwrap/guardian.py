@@ -1,0 +1,286 @@
+"""The small parent of a sandbox: whatever dies, and however, nothing of the sandbox is left.
+
+It is a child subreaper (prctl(2)), so every process of the sandbox that loses its parent becomes its child; killing the
+children it has until it has none therefore ends the whole tree, the worker that tampered with the sandbox's pid 1 included.
+It speaks over one socket, the lifeline:
+
+    to it      `s` and a byte: send that signal to the worker;  `c`: continue after a stop;  `k`: end it
+               end-of-file: whoever asked for the sandbox is dead, so end it
+    from it    `stopped SIGNAL`, `limit wall`, `exit STATUS` (all is gone then), each a line
+
+It runs forked from a single-threaded caller, or as a program of its own (`python3 -I -S guardian.py FD`) for callers with threads;
+both read the same plan. So it imports little, and nothing that is not in the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+import time
+
+PR_SET_CHILD_SUBREAPER = 36
+HELD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""Ignored by bwrap, so that they reach the worker and not its monitor; the shim puts them back for the worker."""
+
+
+class Plan:
+    """NUL-terminated `key=value` records: argv (many), keep (descriptors of the child, many), stdin, stdout, diagnostics,
+    tty (the controlling terminal), hand (whether to hand it over at the start), cgroup (folders to enter, many), wall (seconds).
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.records: dict[str, list[str]] = {}
+        for record in data.split(b"\0"):
+            if record:
+                key, _, value = os.fsdecode(record).partition("=")
+                self.records.setdefault(key, []).append(value)
+
+    def many(self, key: str) -> list[str]:
+        return self.records.get(key, [])
+
+    def number(self, key: str) -> int | None:
+        values = self.records.get(key)
+        return int(values[-1]) if values else None
+
+
+def become_subreaper() -> None:
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "child subreaper")
+
+
+def close_all_but(kept: set[int]) -> None:
+    start = 3
+    for fd in sorted(kept):
+        if fd >= start:
+            os.closerange(start, fd)
+            start = fd + 1
+    os.closerange(start, 1 << 20)
+
+
+def start(plan: Plan) -> int:
+    """Fork the sandbox: a process group of its own, the terminal if the caller had it, its cgroups; then exec."""
+    tty = plan.number("tty") if plan.number("hand") else None
+    pid = os.fork()
+    if pid:
+        try:
+            os.setpgid(pid, pid)
+            if tty is not None:
+                os.tcsetpgrp(tty, pid)
+        except OSError:
+            pass  # the child has done it, or is gone
+        return pid
+    try:
+        os.setpgid(0, 0)
+        if tty is not None:
+            os.tcsetpgrp(tty, os.getpid())
+        for folder in plan.many("cgroup"):
+            with open(folder + "/cgroup.procs", "w") as procs:
+                procs.write("0")
+        for number in range(1, signal.NSIG):
+            try:
+                signal.signal(number, signal.SIG_IGN if number in HELD else signal.SIG_DFL)
+            except (OSError, ValueError):
+                continue
+        for fd, key in ((0, "stdin"), (1, "stdout"), (2, "diagnostics")):
+            source = plan.number(key)
+            if source is not None and source != fd:
+                os.dup2(source, fd)
+        keep = {int(fd) for fd in plan.many("keep")}
+        close_all_but(keep)
+        for fd in keep:
+            os.set_inheritable(fd, True)
+        argv = plan.many("argv")
+        os.execve(argv[0], argv, {})
+    except BaseException as error:
+        os.write(2, f"guardian: {error}\n".encode(errors="replace"))
+    os._exit(125)
+
+
+def children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as listing:
+        return [int(pid) for pid in listing.read().split()]
+
+
+def end_everything() -> None:
+    """No process of the sandbox exists. Each round kills the children there are; orphans become children."""
+    while True:
+        for pid in children():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def worker_of(bwrap: int) -> int | None:
+    """Pid, as seen here, of the worker: the first child of the sandbox's pid 1, which is the child of bwrap."""
+    pid = bwrap
+    for _ in range(2):
+        try:
+            with open(f"/proc/{pid}/task/{pid}/children") as listing:
+                pid = int(listing.read().split()[0])
+        except (OSError, IndexError):
+            return None
+    return pid
+
+
+class Guardian:
+    def __init__(self, plan: Plan, lifeline: int) -> None:
+        self.plan = plan
+        self.lifeline = lifeline
+        self.tty = plan.number("tty")
+        self.own_group = os.getpgrp()
+        self.bwrap = 0
+        self.status: int | None = None
+
+    def say(self, line: str) -> None:
+        try:
+            os.write(self.lifeline, (line + "\n").encode())
+        except OSError:
+            pass
+
+    def run(self) -> None:
+        """Returns when nothing of the sandbox is left; the last word on the lifeline is `exit STATUS`."""
+        for number in (*HELD, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE):
+            signal.signal(number, signal.SIG_IGN)
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(wake_write)
+        become_subreaper()
+        self.bwrap = start(self.plan)
+        used = {int(fd) for key in ("keep", "stdin", "stdout", "diagnostics") for fd in self.plan.many(key)}
+        for fd in used - {0, 1, 2, self.tty}:
+            os.close(fd)
+        self.watch(wake_read)
+        end_everything()
+        if self.tty is not None:
+            try:
+                if os.tcgetpgrp(self.tty) == self.bwrap:
+                    os.tcsetpgrp(self.tty, self.own_group)
+            except OSError:
+                pass
+        for folder in self.plan.many("cgroup"):
+            try:
+                os.rmdir(folder)
+            except OSError:
+                pass
+        status = 128 + signal.SIGKILL if self.status is None else self.status
+        self.say(f"exit {status}")
+
+    def watch(self, wake: int) -> None:
+        poll = select.poll()
+        poll.register(self.lifeline, select.POLLIN)
+        poll.register(wake, select.POLLIN)
+        wall = self.plan.records.get("wall")
+        end = time.monotonic() + float(wall[0]) if wall else None
+        while True:
+            timeout = None if end is None else max(0.0, end - time.monotonic()) * 1000
+            ready = dict(poll.poll(timeout))
+            if wake in ready:
+                os.read(wake, 4096)
+                if self.reap():
+                    return
+            if self.lifeline in ready and not self.obey():
+                return
+            if end is not None and time.monotonic() >= end:
+                self.say("limit wall")
+                return
+
+    def reap(self) -> bool:
+        """Whether bwrap has ended; its status is kept. A stop is told."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            if pid == self.bwrap:
+                if os.WIFSTOPPED(status):
+                    self.say(f"stopped {os.WSTOPSIG(status)}")
+                else:
+                    self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+                    return True
+
+    def obey(self) -> bool:
+        """Carry out what came over the lifeline; False when it is over."""
+        try:
+            orders = os.read(self.lifeline, 64)
+        except OSError:
+            return False
+        if not orders:
+            return False
+        at = 0
+        while at < len(orders):
+            order = orders[at : at + 1]
+            at += 1
+            if order == b"k":
+                return False
+            if order == b"c":
+                self.resume()
+            elif order == b"s" and at < len(orders):
+                self.forward(orders[at])
+                at += 1
+        return True
+
+    def resume(self) -> None:
+        try:
+            if self.tty is not None and os.tcgetpgrp(self.tty) == self.own_group:
+                os.tcsetpgrp(self.tty, self.bwrap)
+            os.killpg(self.bwrap, signal.SIGCONT)
+        except OSError:
+            pass
+
+    def forward(self, number: int) -> None:
+        """To the worker alone, as kill(1) would; a terminal's signals to its whole group, as the terminal would."""
+        worker = None if number in (signal.SIGINT, signal.SIGQUIT) else worker_of(self.bwrap)
+        try:
+            if worker is not None:
+                os.kill(worker, number)
+            else:
+                os.killpg(self.bwrap, number)
+        except OSError:
+            pass
+
+
+def guard(plan: bytes, lifeline: int) -> None:
+    """Body of a forked guardian; never returns."""
+    code = 0
+    try:
+        parsed = Plan(plan)
+        close_all_but(
+            {
+                lifeline,
+                *(int(fd) for key in ("keep", "stdin", "stdout", "diagnostics", "tty") for fd in parsed.many(key)),
+            }
+        )
+        Guardian(parsed, lifeline).run()
+    except BaseException as error:
+        os.write(lifeline, f"failed {type(error).__name__}: {error}\n".encode(errors="replace"))
+        code = 1
+    os._exit(code)
+
+
+def main() -> None:
+    lifeline = int(sys.argv[1])
+    data = bytearray()
+    while not data.endswith(b"\0\0"):
+        block = os.read(lifeline, 65536)
+        if not block:
+            os._exit(1)
+        data += block
+    guard(bytes(data), lifeline)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Bubblewrap's operations as values, in the order bwrap carries them out, and the one printer of its argument list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+
+class Bind(msgspec.Struct, frozen=True):
+    """`source` of the host stands at `dest`, with everything mounted below it. `optional`: no error when `source` is absent."""
+
+    source: str
+    dest: str
+    mode: Literal["ro", "rw", "dev"]
+    optional: bool = False
+
+
+class Tmpfs(msgspec.Struct, frozen=True):
+    """An empty folder of memory; `size` in bytes bounds it."""
+
+    dest: str
+    perms: int = 0o755
+    size: int | None = None
+
+
+class Data(msgspec.Struct, frozen=True):
+    """A read-only file made of `content`, owned by nobody on the host. `name` is its key in `Launch.files`."""
+
+    name: str
+    content: bytes
+    dest: str
+
+
+class Link(msgspec.Struct, frozen=True):
+    target: str
+    dest: str
+
+
+class RemountReadOnly(msgspec.Struct, frozen=True):
+    dest: str
+
+
+class Proc(msgspec.Struct, frozen=True):
+    dest: str = "/proc"
+
+
+class Dev(msgspec.Struct, frozen=True):
+    dest: str = "/dev"
+
+
+Op = Bind | Tmpfs | Data | Link | RemountReadOnly | Proc | Dev
+
+BIND_FLAGS = {"ro": "--ro-bind", "rw": "--bind", "dev": "--dev-bind"}
+
+
+def render(ops: Iterable[Op]) -> list[str]:
+    """bwrap's arguments, one list element each; `{fd:NAME}` stands for a descriptor of `Launch.files`."""
+    args: list[str] = []
+    for op in ops:
+        match op:
+            case Bind(source, dest, mode, optional):
+                args += [BIND_FLAGS[mode] + ("-try" if optional else ""), source, dest]
+            case Tmpfs(dest, perms, size):
+                args += ["--perms", f"{perms:04o}"]
+                if size is not None:
+                    args += ["--size", str(size)]
+                args += ["--tmpfs", dest]
+            case Data(name, _, dest):
+                args += ["--perms", "0444", "--ro-bind-data", f"{{fd:{name}}}", dest]
+            case Link(target, dest):
+                args += ["--symlink", target, dest]
+            case RemountReadOnly(dest):
+                args += ["--remount-ro", dest]
+            case Proc(dest):
+                args += ["--proc", dest]
+            case Dev(dest):
+                args += ["--dev", dest]
+    return args

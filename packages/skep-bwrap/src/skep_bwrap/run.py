@@ -1,0 +1,101 @@
+"""The simple way: one boundary, one command, run to its end."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+
+import _socket
+import msgspec
+from skep_policy.boundary import Boundary
+from skep_policy.launch import Launch
+
+from .cgroup import Held, hold, release
+from .compile import compile
+from .facts import HostFacts
+from .find import find_bwrap
+from .spawn import Sandbox, spawn
+from .stdio import Stdio
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of a command. `exit_code` is 128 + N for signal N, 126 or 127 when it could not be executed.
+
+    A layer is True when it was in force, False when not asked for, else the reason it was not. `limit` names the limit that ended it.
+    """
+
+    exit_code: int
+    limit: str | None
+    layers: dict[str, bool | str]
+    attestation: dict[str, str]
+    exec_error: int | None
+    evidence: str
+
+
+def rlimit_layers(boundary: Boundary, held: Held) -> dict[str, bool | str]:
+    """Which limits are in force, and by what, for `held` cgroups and the rlimits that stand in for them."""
+    found = dict(held.layers)
+    found["wall"] = boundary.limits.wall is not None
+    found["file-size"] = boundary.limits.file_size is not None
+    # RLIMIT_NPROC counts per user namespace since Linux 5.14 and does not bind root of the host (kernel/fork.c).
+    if found["processes"] not in (True, False) and boundary.uid != 0:
+        found["processes"] = True
+    return found
+
+
+def run(
+    boundary: Boundary,
+    argv: Sequence[str],
+    *,
+    proxy: _socket.socket | None = None,
+    bwrap: str | None = None,
+    stdin: int = 0,
+    stdout: int = 1,
+    stderr: int = 2,
+    tty: int | None = None,
+    hand_tty: bool = False,
+    ignored: Sequence[int] = (),
+    compiled: Callable[[Launch], None] | None = None,
+    spawned: Callable[[Sandbox], None] | None = None,
+    started: Callable[[], None] | None = None,
+) -> Outcome:
+    """Run `argv` in `boundary` and wait until nothing of it is left. Blocks; safe from any thread.
+
+    `proxy` is an open connection to some proxy that takes listeners (`skep_proxy.Proxy.connect`), needed when the policy lists
+    destinations. `compiled`, `spawned` and `started` are called with the launch before it is spawned, with the sandbox, and when the
+    worker has been executed. `ignored` are the signals the worker finds ignored.
+
+    Raises BackendUnavailable when the boundary could not be applied; the command has not run then.
+    """
+    facts = HostFacts.gather()
+    path = find_bwrap(environ=os.environ, explicit=bwrap)
+    launch = compile(boundary, argv, facts=facts, bwrap=path, proxied=proxy is not None)
+    if compiled is not None:
+        compiled(launch)
+    held = hold(boundary.limits, f"skep-{os.getpid()}-{os.urandom(4).hex()}")
+    stdio = Stdio(stdin, stdout, stderr)
+    try:
+        sandbox = spawn(
+            launch,
+            proxy=proxy,
+            stdin=stdio.stdin,
+            stdout=stdio.stdout,
+            stderr=stdio.stderr,
+            tty=tty,
+            hand_tty=hand_tty,
+            wall=boundary.limits.wall,
+            cgroups=held.folders,
+            ignored=ignored,
+        )
+        if spawned is not None:
+            spawned(sandbox)
+        stdio.start()
+        ended = sandbox.wait(started)
+    finally:
+        stdio.close()
+        release(held)
+    transparent = ended.notes.get("transparent")
+    layers = {**launch.layers, **rlimit_layers(boundary, held)}
+    if transparent is not None:
+        layers["transparent"] = transparent
+    return Outcome(ended.exit_code, ended.limit, layers, ended.attestation, ended.exec_error, launch.evidence)

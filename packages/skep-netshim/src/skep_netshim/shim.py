@@ -1,0 +1,546 @@
+"""The one program of skep that runs inside the sandbox: hand listeners out, give up every privilege, attest, exec.
+
+    python3 -I -S shim.py --control FD [--proxy FD]                   started by a backend, told what to do over FD
+    python3 -I -S shim.py --unix PATH [--relay] [--port N] -- CMD...  started by hand, in a container with one mounted socket
+
+It is one file without imports beyond the standard library, since `-I -S` finds nothing else, and it takes `_socket` where
+`socket` would do because that saves a third of its start. Trust: the control descriptor and the configuration come from
+the host and are believed; everything else here is the boundary that is about to be judged. The order is
+
+    1. configuration       NUL-terminated `key=value` records, ended by an empty one
+    2. listeners           opened on the sandbox's own loopback, handed to the proxy (SCM_RIGHTS), answered by `go`
+    3. privileges          user namespace mapped back to the caller, no capability, rlimits
+    4. attestation         every line of the promise that can be tried from here is tried; a surprise ends it
+    5. exec                of the worker, with descriptors 0, 1, 2 and nothing else
+
+What the control descriptor carries back is lines: `attest NAME VALUE`, `note NAME TEXT`, `refused TEXT`, `ready`, `exec ERRNO` (the
+worker could not be started). It closes on exec, and so its end-of-file after `ready` is the news that the worker runs.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+
+import _socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+PROXY_PORT = 3128
+BACKLOG = 4096
+MAX_FDS = 250  # of the kernel's SCM_MAX_FD, 253
+MAX_REPLY = 4096
+
+
+class Refused(Exception):
+    """The boundary is not what it should be; the worker must not run."""
+
+
+class Config:
+    """The records of the control descriptor: `one(key)`, `many(key)`, in the order they came."""
+
+    def __init__(self, data: bytes) -> None:
+        self.records = {}  # type: Dict[str, List[bytes]]
+        for record in data.split(b"\0"):
+            if record:
+                key, _, value = record.partition(b"=")
+                self.records.setdefault(key.decode(), []).append(value)
+
+    def many(self, key: str) -> List[bytes]:
+        return self.records.get(key, [])
+
+    def keep_listening_on(self, kind: str) -> None:
+        self.records["listen"] = [record for record in self.many("listen") if record.startswith(kind.encode() + b" ")]
+
+    def one(self, key: str) -> Optional[str]:
+        values = self.records.get(key)
+        return os.fsdecode(values[-1]) if values else None
+
+
+def read_config(fd: int) -> Config:
+    data = bytearray()
+    while not data.endswith(b"\0\0"):
+        block = os.read(fd, 65536)
+        if not block:
+            raise Refused("the configuration ended early")
+        data += block
+    return Config(bytes(data))
+
+
+# --- listeners ---------------------------------------------------------------------------------------------------------
+
+
+def open_listener(kind: str, address: str, port: int) -> _socket.socket:
+    """A listening socket, or for `dns` a bound datagram socket, on the sandbox's own addresses."""
+    family = _socket.AF_INET6 if ":" in address else _socket.AF_INET
+    sock = _socket.socket(family, _socket.SOCK_DGRAM if kind == "dns" else _socket.SOCK_STREAM)
+    if family == _socket.AF_INET6:
+        sock.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 1)
+    if kind != "dns":
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    sock.bind((address, port))
+    if kind != "dns":
+        sock.listen(BACKLOG)
+    return sock
+
+
+def hand_over(proxy: _socket.socket, listeners: List[Tuple[str, str, int, _socket.socket]]) -> None:
+    """Every listener is accepted on by the proxy when this returns."""
+    while True:
+        part, listeners = listeners[:MAX_FDS], listeners[MAX_FDS:]
+        names = ", ".join('{"kind": "%s", "address": "%s", "port": %d}' % (k, a, p) for k, a, p, _ in part)
+        more = ', "more": true' if listeners else ""
+        message = 'SKEP-HANDOFF 1 {"listen": [%s]%s}\n' % (names, more)
+        fds = b"".join(sock.fileno().to_bytes(4, sys.byteorder) for _, _, _, sock in part)
+        proxy.sendmsg([message.encode()], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
+        if not listeners:
+            break
+    reply = b""
+    while not reply.endswith(b"\n") and len(reply) < MAX_REPLY:
+        block = proxy.recv(MAX_REPLY)
+        if not block:
+            break
+        reply += block
+    if reply != b"go\n":
+        raise Refused(
+            "the proxy did not take the listeners: " + (reply.decode("ascii", "replace").strip() or "it hung up")
+        )
+
+
+def make_every_address_local() -> None:
+    """`connect()` to any address arrives at a listener of this namespace, or is refused at once (AnyIP).
+
+    RTM_NEWROUTE of rtnetlink(7): `local 0.0.0.0/0` and `local ::/0` on lo, in the table local, scope host.
+    """
+    import struct
+
+    lo = _socket.if_nametoindex("lo")
+    sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, 0)
+    try:
+        for family in (_socket.AF_INET, _socket.AF_INET6):
+            # rtmsg: family, dst_len, src_len, tos, table=RT_TABLE_LOCAL, protocol=RTPROT_STATIC, scope=RT_SCOPE_HOST, type=RTN_LOCAL
+            body = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 255, 4, 254, 2, 0) + struct.pack("=HHI", 8, 4, lo)
+            # nlmsghdr: length, RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, sequence, port
+            sock.send(struct.pack("=IHHII", 16 + len(body), 24, 0x605, 1, 0) + body)
+            answer = sock.recv(4096)
+            code = -struct.unpack_from("=i", answer, 16)[0]
+            if code and not (
+                family == _socket.AF_INET6 and code in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT, errno.ENODEV)
+            ):
+                raise OSError(code, os.strerror(code))
+    finally:
+        sock.close()
+
+
+# --- privileges --------------------------------------------------------------------------------------------------------
+
+PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
+PR_CAPBSET_DROP, PR_SET_SECUREBITS = 24, 28
+PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
+PR_SET_NO_NEW_PRIVS = 38
+SECURE_NOROOT_LOCKED = 0b11 | 0b1100  # SECBIT_NOROOT and SECBIT_NO_SETUID_FIXUP, each with its lock: capabilities(7)
+CLONE_NEWUSER = 0x10000000
+LINUX_CAPABILITY_VERSION_3 = 0x20080522
+
+
+def libc() -> Any:
+    import ctypes
+
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def checked(result: int, what: str) -> None:
+    import ctypes
+
+    if result != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, "%s: %s" % (what, os.strerror(code)))
+
+
+def map_back_to(uid: int, gid: int) -> None:
+    """The process is `uid` again, in a user namespace of its own that owns nothing of the network namespace."""
+    checked(libc().unshare(CLONE_NEWUSER), "unshare")
+    for name, line in (("setgroups", "deny"), ("uid_map", "%d 0 1" % uid), ("gid_map", "%d 0 1" % gid)):
+        fd = os.open("/proc/self/" + name, os.O_WRONLY)
+        try:
+            os.write(fd, line.encode())
+        finally:
+            os.close(fd)
+
+
+def drop_capabilities(root: bool) -> None:
+    """No capability is left in any set, and for a root caller none comes back with exec or can be planted in a file."""
+    import struct
+
+    c = libc()
+    checked(c.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    if root:
+        checked(c.prctl(PR_SET_SECUREBITS, SECURE_NOROOT_LOCKED, 0, 0, 0), "securebits")
+    for cap in range(64):
+        if c.prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0:
+            break
+    checked(c.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient capabilities")
+    header = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0)
+    checked(c.capset(header, b"\0" * 24), "capset")
+
+
+def add_filter(program: bytes) -> None:
+    """One more seccomp filter, on top of those already there. `program` is an array of struct sock_filter."""
+    import ctypes
+    import struct
+
+    code = ctypes.create_string_buffer(program, len(program))
+    fprog = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(code)))
+    checked(libc().prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, fprog, 0, 0), "seccomp")
+
+
+def set_limits(limits: List[bytes]) -> None:
+    """`name=soft` records, each below the hard limit it replaces."""
+    if not limits:
+        return
+    import resource
+
+    for record in limits:
+        name, _, value = record.decode().partition(" ")
+        which = getattr(resource, "RLIMIT_" + name)
+        hard = resource.getrlimit(which)[1]
+        wanted = int(value)
+        if hard != resource.RLIM_INFINITY:
+            wanted = min(wanted, hard)
+        resource.setrlimit(which, (wanted, wanted))
+
+
+# --- attestation -------------------------------------------------------------------------------------------------------
+
+
+def status_fields() -> Dict[str, str]:
+    with open("/proc/self/status") as status:
+        return dict(line.rstrip("\n").split(":\t", 1) for line in status if ":\t" in line)
+
+
+def attest_processes(config: Config) -> str:
+    if os.readlink("/proc/self") != str(os.getpid()):
+        raise Refused("/proc belongs to another pid namespace")
+    others = [
+        int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in (1, os.getpid(), os.getppid())
+    ]
+    if others:
+        raise Refused("processes of others are visible: %s" % others[:5])
+    return "only its own"
+
+
+def attest_namespaces(config: Config) -> str:
+    """Each namespace the boundary unshares is another one than the host's."""
+    own = []
+    for record in config.many("host-ns"):
+        name, _, host = record.decode().partition(" ")
+        if os.readlink("/proc/self/ns/" + name) == host:
+            raise Refused("the %s namespace is the host's" % name)
+        own.append(name)
+    return " ".join(own)
+
+
+def attest_privileges(config: Config) -> str:
+    fields = status_fields()
+    for name in ("CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd"):
+        if int(fields[name], 16) != 0 and not (name == "CapBnd" and config.one("uid") != "0"):
+            raise Refused("%s is %s" % (name, fields[name]))
+    if fields["NoNewPrivs"] != "1":
+        raise Refused("new privileges can be gained")
+    if config.one("uid") not in (None, fields["Uid"].split()[0]):
+        raise Refused("the uid is %s" % fields["Uid"])
+    return "none"
+
+
+def attest_seccomp(config: Config) -> str:
+    fields = status_fields()
+    if fields["Seccomp"] != "2":
+        raise Refused("no seccomp filter is in force")
+    return fields.get("Seccomp_filters", "1")
+
+
+def attest_writes(config: Config) -> str:
+    """A file cannot be made where the boundary says read-only, and the kernel says why."""
+    tried = 0
+    for folder in config.many("read-only"):
+        path = folder + (b"" if folder.endswith(b"/") else b"/") + b".skep-attestation"
+        try:
+            if not os.statvfs(folder).f_flag & os.ST_RDONLY:
+                raise Refused("%s is not read-only" % os.fsdecode(folder))
+            fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW, 0o600)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR):
+                raise
+            tried += 1
+        else:
+            os.close(fd)
+            os.unlink(path)
+            raise Refused("%s could be written" % os.fsdecode(folder))
+    if not tried:
+        raise Refused("nothing read-only was there to be tried")
+    return str(tried)
+
+
+def attest_hidden(config: Config) -> str:
+    paths = config.many("hidden")
+    for path in paths:
+        try:
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY))
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENXIO, errno.ELOOP, errno.ENOTDIR):
+                raise
+        else:
+            raise Refused("%s can be read" % os.fsdecode(path))
+    return str(len(paths))
+
+
+def attest_network(config: Config) -> str:
+    """No packet leaves: there is no route to documentation addresses (RFC 5737, RFC 3849), or they are our own."""
+    if config.one("network") == "open":
+        return "open"
+    for family, address in ((_socket.AF_INET, "192.0.2.1"), (_socket.AF_INET6, "2001:db8::1")):
+        try:
+            sock = _socket.socket(family, _socket.SOCK_DGRAM)
+        except OSError:
+            continue
+        try:
+            sock.connect((address, 9))
+            if sock.getsockname()[0] != address:
+                raise Refused("there is a route out of the sandbox")
+        except OSError as error:
+            if error.errno not in (
+                errno.ENETUNREACH,
+                errno.EHOSTUNREACH,
+                errno.EADDRNOTAVAIL,
+                errno.EACCES,
+                errno.EPERM,
+            ):
+                raise
+        finally:
+            sock.close()
+    return "nothing leaves"
+
+
+def attest_descriptors(config: Config) -> str:
+    """Only 0, 1, 2 and what closes on exec is open."""
+    for name in os.listdir("/proc/self/fd"):
+        fd = int(name)
+        try:
+            if fd > 2 and os.get_inheritable(fd):
+                raise Refused("descriptor %d would reach the worker" % fd)
+        except OSError:
+            continue  # the one that listed the folder
+    return "0 1 2"
+
+
+ATTESTATION = (
+    ("processes", attest_processes),
+    ("namespaces", attest_namespaces),
+    ("capabilities", attest_privileges),
+    ("seccomp", attest_seccomp),
+    ("writes", attest_writes),
+    ("hidden", attest_hidden),
+    ("network", attest_network),
+    ("descriptors", attest_descriptors),
+)
+
+
+# --- the two ways to be started ------------------------------------------------------------------------------------------
+
+
+def open_listeners(config: Config, say: Any) -> List[Tuple[str, str, int, _socket.socket]]:
+    """The listeners that could be opened. `proxy` must; a transparent one that cannot is noted."""
+    listeners = []
+    for record in config.many("listen"):
+        kind, address, port = record.decode().split(" ")
+        try:
+            listeners.append((kind, address, int(port), open_listener(kind, address, int(port))))
+        except OSError as error:
+            if kind == "proxy":
+                raise
+            say("note transparent no %s listener on %s port %s: %s" % (kind, address, port, error.strerror))
+    return listeners
+
+
+def controlled(control_fd: int, proxy_fd: Optional[int]) -> None:
+    os.set_inheritable(control_fd, False)
+    if proxy_fd is not None:
+        os.set_inheritable(proxy_fd, False)
+
+    def say(line: str) -> None:
+        os.write(control_fd, (line + "\n").encode("utf-8", "surrogateescape"))
+
+    try:
+        config = read_config(control_fd)
+        stderr = config.one("stderr")
+        if stderr is not None:
+            os.set_inheritable(int(stderr), False)
+        transparent = config.one("transparent") is not None
+        if transparent:
+            try:
+                make_every_address_local()
+            except OSError as error:
+                config.keep_listening_on("proxy")
+                say("note transparent the kernel refused the route: %s" % error.strerror)
+        if proxy_fd is not None:
+            proxy = _socket.socket(fileno=proxy_fd)
+            listeners = open_listeners(config, say)
+            hand_over(proxy, listeners)
+            proxy.close()
+            for _, _, _, sock in listeners:
+                sock.close()
+        if transparent:
+            map_back_to(int(config.one("uid") or 0), int(config.one("gid") or 0))
+            drop_capabilities(config.one("uid") == "0")
+        set_limits(config.many("rlimit"))
+        for program in config.many("filter"):
+            add_filter(bytes.fromhex(program.decode()))
+        for name, attest in ATTESTATION:
+            say("attest %s %s" % (name, attest(config)))
+    except Refused as refusal:
+        say("refused %s" % refusal)
+        os._exit(125)
+    except Exception as error:
+        say("refused %s: %s" % (type(error).__name__, error))
+        os._exit(125)
+    try:
+        os.chdir(config.one("cwd") or "/")
+    except OSError as error:
+        say("refused cannot enter %s: %s" % (config.one("cwd"), error.strerror))
+        os._exit(125)
+    say("ready")
+    if stderr is not None:
+        os.dup2(int(stderr), 2)
+        os.close(int(stderr))
+    env = dict(record.partition(b"=")[::2] for record in config.many("env"))
+    run(config.many("argv"), env, {int(n) for n in config.many("ignore")}, say)
+
+
+def run(argv: List[bytes], env: Dict[bytes, bytes], ignored: Any, say: Any) -> None:
+    """Become the worker. Signals are as the caller had them; an error is told as `exec ERRNO`, with a shell's status."""
+    for number in range(1, signal.NSIG):
+        try:
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+        except (OSError, ValueError):
+            continue
+    worst = errno.ENOENT
+    for path in candidates(argv[0], env.get(b"PATH", os.defpath.encode())):
+        try:
+            os.execve(path, argv, env)
+        except OSError as error:
+            if error.errno == errno.ENOEXEC:
+                try:
+                    os.execve(b"/bin/sh", [b"sh", path, *argv[1:]], env)
+                except OSError as again:
+                    error = again
+            if error.errno not in (errno.ENOENT, errno.ENOTDIR):
+                worst = error.errno or worst
+    say("exec %d" % worst)
+    os._exit(127 if worst == errno.ENOENT else 126)
+
+
+def candidates(name: bytes, path: bytes) -> List[bytes]:
+    if b"/" in name:
+        return [name]
+    return [os.path.join(folder or b".", name) for folder in path.split(b":")]
+
+
+def from_container(path: str, command: List[str], port: int, relay: bool) -> None:
+    """The command runs with the proxy on 127.0.0.1:`port`; this process waits, since the listener lives as long as it does.
+
+    The boundary is the container's; what is judged here is only that no packet leaves.
+    """
+    attest_network(Config(b""))
+    listener = open_listener("proxy", "127.0.0.1", port)
+    if not relay:
+        proxy = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        proxy.connect(path)
+        hand_over(proxy, [("proxy", "127.0.0.1", port, listener)])
+    env = dict(os.environb)
+    for name in (b"HTTP_PROXY", b"HTTPS_PROXY", b"ALL_PROXY"):
+        env[name] = env[name.lower()] = b"http://127.0.0.1:%d" % port
+    env[b"NO_PROXY"] = env[b"no_proxy"] = b"localhost,127.0.0.1,::1"
+    child = os.fork()
+    if child == 0:
+
+        def tell(line: str) -> None:
+            os.write(2, ("shim: %s: %s\n" % (command[0], os.strerror(int(line.split()[1])))).encode())
+
+        run([os.fsencode(word) for word in command], env, (), tell)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        signal.signal(number, lambda number, frame: os.kill(child, number))
+    if relay:
+        import threading
+
+        threading.Thread(target=accept_for_ever, args=(listener, path), daemon=True).start()
+    status = os.waitpid(child, 0)[1]
+    os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status))
+
+
+def accept_for_ever(listener: _socket.socket, path: str) -> None:
+    """Each connection to `listener` is joined to one of its own to the proxy behind `path`."""
+    import threading
+
+    while True:
+        fd, _ = listener._accept()
+        client = _socket.socket(fileno=fd)
+        upstream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            upstream.connect(path)
+        except OSError:
+            client.close()
+            upstream.close()
+            continue
+        for pair in ((client, upstream), (upstream, client)):
+            threading.Thread(target=pump, args=pair, daemon=True).start()
+
+
+def pump(source: _socket.socket, sink: _socket.socket) -> None:
+    """Bytes from one to the other until end-of-file, which is passed on as a half-close."""
+    try:
+        while True:
+            block = source.recv(65536)
+            if not block:
+                break
+            sink.sendall(block)
+        sink.shutdown(_socket.SHUT_WR)
+    except OSError:
+        for sock in (source, sink):
+            try:
+                sock.shutdown(_socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+def main() -> None:
+    args = sys.argv[1:]
+    command = []  # type: List[str]
+    if "--" in args:
+        cut = args.index("--")
+        args, command = args[:cut], args[cut + 1 :]
+    options = {}  # type: Dict[str, str]
+    while args:
+        name = args.pop(0)
+        if name == "--relay":
+            options[name] = "yes"
+        elif name in ("--control", "--proxy", "--unix", "--port") and args:
+            options[name] = args.pop(0)
+        else:
+            sys.exit("shim: %s: not an option; see the text at the top of this file" % name)
+    if "--control" in options:
+        proxy = options.get("--proxy")
+        controlled(int(options["--control"]), int(proxy) if proxy else None)
+    elif "--unix" in options and command:
+        from_container(options["--unix"], command, int(options.get("--port", PROXY_PORT)), "--relay" in options)
+    else:
+        sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()
