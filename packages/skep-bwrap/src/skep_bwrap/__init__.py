@@ -6,7 +6,7 @@ from .compile import compile
 from .errors import BackendUnavailable
 from .facts import HostFacts
 from .find import find_bwrap
-from .run import Outcome, run
+from .session import Outcome, run
 from .spawn import Ended, Sandbox, spawn
 
 __all__ = [

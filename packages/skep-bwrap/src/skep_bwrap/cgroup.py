@@ -1,4 +1,6 @@
-"""Limits of a whole sandbox, where the host lets us make a cgroup: version 1 hierarchies, or a delegated version 2 one."""
+"""Limits of a whole sandbox, where the host lets us make a cgroup: version 1 hierarchies, or a delegated version 2
+one.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ class Held(msgspec.Struct, frozen=True):
 
 
 def hierarchies(mountinfo: str, own: str) -> dict[str, str]:
-    """Folder of the caller's own cgroup per controller; `""` is the version 2 hierarchy. From mountinfo and /proc/self/cgroup."""
+    """Folder of the caller's own cgroup per controller; `""` is the version 2 hierarchy. From mountinfo and
+    /proc/self/cgroup.
+    """
     mounts: dict[str, str] = {}
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
@@ -49,9 +53,11 @@ def settings(limits: Limits, version: int) -> dict[str, list[tuple[str, str]]]:
 
 
 def hold(limits: Limits, name: str) -> Held:
-    """Make cgroups called `name` that hold what can be held of the limits. Nothing is made when nothing is asked for."""
+    """Make cgroups called `name` that hold what can be held of the limits. Nothing is made when nothing is asked
+    for.
+    """
     asked = {"processes": limits.processes is not None, "memory": limits.memory is not None}
-    layers: dict[str, bool | str] = {key: False for key in asked}
+    layers: dict[str, bool | str] = dict.fromkeys(asked, False)
     if not any(asked.values()):
         return Held((), layers)
     with open("/proc/self/mountinfo") as mounts, open("/proc/self/cgroup") as own:

@@ -4,8 +4,8 @@ The mounts are made in this order, and later ones lie on top:
 
 1. the host's root, read-only (or, for `read = "minimal"`, the listed folders only), a new /proc, a minimal /dev
 2. private /tmp, /var/tmp and /run, with what of /run name resolution and the distribution need
-3. roots, protects and hides together, shallow to deep, each only where `Boundary.access_to` says it is the one that wins;
-   a protect below a root also pins the folders between them, so that they cannot be moved away with it
+3. roots, protects and hides together, shallow to deep, each only where `Boundary.access_to` says it is the one that
+   wins; a protect below a root also pins the folders between them, so that they cannot be moved away with it
 4. the shim and its interpreter, where something above has covered them
 5. devices and sockets let in; then every other socket of the host, covered
 6. name resolution of the network's own; folders of hides and /run closed for writing
@@ -34,11 +34,15 @@ MAX_TRANSPARENT_PORTS: Final = 100
 MAX_ATTESTED: Final = 64
 """Paths of a kind tried by the shim before each start, shallow first; the rest is of the same making."""
 USUAL_PORTS: Final = (22, 80, 443, 5432, 8080, 8443)
-"""Transparent ports when a rule allows any port of a host: every port cannot be listened on, the proxy serves the others."""
+"""Transparent ports when a rule allows any port of a host: every port cannot be listened on, the proxy serves the
+others.
+"""
 
 
 class Network(msgspec.Struct, frozen=True):
-    """How packets leave: not at all, through the proxy, through the proxy even for programs that know none, or freely."""
+    """How packets leave: not at all, through the proxy, through the proxy even for programs that know none, or
+    freely.
+    """
 
     mode: str
     transparent: bool = False
@@ -93,7 +97,9 @@ def winning(boundary: Boundary) -> list[PathRule]:
 
 
 def pins(rule: PathRule, boundary: Boundary, done: set[str]) -> Iterator[Op]:
-    """The folders between a writable root and a protected path, bound over themselves: a mount point cannot be renamed."""
+    """The folders between a writable root and a protected path, bound over themselves: a mount point cannot be
+    renamed.
+    """
     roots = [root.path for root in boundary.roots if root.path != rule.path and below(rule.path, root.path)]
     if not roots:
         return
@@ -274,7 +280,8 @@ def compile(
     """The launch of `argv` in `boundary` by the Bubblewrap at `bwrap`.
 
     `proxied` says that a proxy's connection will be handed in at spawn; `transparent` that programs which know no proxy
-    are served as well. Raises BackendUnavailable when this machine has no seccomp filter of ours, or the policy needs a proxy.
+    are served as well. Raises BackendUnavailable when this machine has no seccomp filter of ours, or the policy
+    needs a proxy.
     """
     if facts.machine not in ARCHES:
         raise BackendUnavailable(f"no seccomp filter for {facts.machine}: only {', '.join(sorted(ARCHES))} are known")
@@ -327,7 +334,9 @@ def layers(boundary: Boundary, network: Network) -> dict[str, bool | str]:
 
 
 def evidence(bwrap: str, options: Sequence[str], shim: Sequence[str], records: Sequence[tuple[str, str]]) -> str:
-    """The boundary as text: bwrap's arguments, one option a line, and what the shim was told but values of the environment."""
+    """The boundary as text: bwrap's arguments, one option a line, and what the shim was told but values of the
+    environment.
+    """
     lines: list[str] = [bwrap]
     for word in options:
         if word.startswith("--"):

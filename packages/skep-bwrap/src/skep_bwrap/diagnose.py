@@ -17,8 +17,8 @@ class Cause(NamedTuple):
 
 
 APPARMOR_FIX = (
-    "install bubblewrap from your distribution and allow /usr/bin/bwrap by an AppArmor profile with `userns,` (narrow: this one program), "
-    "or `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0` (every program)"
+    "install bubblewrap from your distribution and allow /usr/bin/bwrap by an AppArmor profile with `userns,` "
+    "(narrow: this one program), or `sudo sysctl kernel.apparmor_restrict_unprivileged_userns=0` (every program)"
 )
 
 # The order is the order of trial: the more specific text stands first.
@@ -33,7 +33,7 @@ CAUSES = (
         "bwrap-setuid",
         (("setuid",), ("must be installed setuid",)),
         "this bwrap is a setuid build, or wants to be one",
-        "enable user namespaces (`sudo sysctl kernel.unprivileged_userns_clone=1`) and use a bwrap without the setuid bit",
+        "enable user namespaces (`sudo sysctl kernel.unprivileged_userns_clone=1`) and use a bwrap that is not setuid",
     ),
     Cause(
         "apparmor",

@@ -1,4 +1,6 @@
-"""What `compile` must know of the host, gathered once and handed in, so that a user's failing host can be replayed in a test."""
+"""What `compile` must know of the host, gathered once and handed in, so that a user's failing host can be replayed
+in a test.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ RUN_KEPT = (
 
 
 class HostFacts(msgspec.Struct, frozen=True):
-    """`interpreter` and `prefix` are where the shim's Python really is; `namespaces` maps a name to the host's `/proc/self/ns` link.
+    """`interpreter` and `prefix` are where the shim's Python really is; `namespaces` maps a name to the host's
+    `/proc/self/ns` link.
 
     `links` are top-level links such as `/bin -> usr/bin`; `run_kept` the entries of RUN_KEPT that exist;
     `resolv_conf` and `hosts` are those files with links resolved, None when absent. `machine` is `uname -m`.

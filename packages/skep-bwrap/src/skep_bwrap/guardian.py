@@ -1,15 +1,15 @@
 """The small parent of a sandbox: whatever dies, and however, nothing of the sandbox is left.
 
 It is a child subreaper (prctl(2)), so every process of the sandbox that loses its parent becomes its child; killing the
-children it has until it has none therefore ends the whole tree, the worker that tampered with the sandbox's pid 1 included.
-It speaks over one socket, the lifeline:
+children it has until it has none therefore ends the whole tree, the worker that tampered with the sandbox's pid 1
+included. It speaks over one socket, the lifeline:
 
     to it      `s` and a byte: send that signal to the worker;  `c`: continue after a stop;  `k`: end it
                end-of-file: whoever asked for the sandbox is dead, so end it
     from it    `stopped SIGNAL`, `limit wall`, `exit STATUS` (all is gone then), each a line
 
-It runs forked from a single-threaded caller, or as a program of its own (`python3 -I -S guardian.py FD`) for callers with threads;
-both read the same plan. So it imports little, and nothing that is not in the standard library.
+It runs forked from a single-threaded caller, or as a program of its own (`python3 -I -S guardian.py FD`) for callers
+with threads; both read the same plan. So it imports little, and nothing that is not in the standard library.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ HELD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIG
 
 
 class Plan:
-    """NUL-terminated `key=value` records: argv (many), keep (descriptors of the child, many), stdin, stdout, diagnostics,
-    tty (the controlling terminal), hand (whether to hand it over at the start), cgroup (folders to enter, many), wall (seconds).
+    """NUL-terminated `key=value` records: argv (many), keep (descriptors of the child, many), stdin, stdout,
+    diagnostics, tty (the controlling terminal), hand (whether to hand it over at the start), cgroup (folders to
+    enter, many), wall (seconds).
     """
 
     def __init__(self, data: bytes) -> None:

@@ -9,7 +9,9 @@ import msgspec
 
 
 class Bind(msgspec.Struct, frozen=True):
-    """`source` of the host stands at `dest`, with everything mounted below it. `optional`: no error when `source` is absent."""
+    """`source` of the host stands at `dest`, with everything mounted below it. `optional`: no error when `source` is
+    absent.
+    """
 
     source: str
     dest: str

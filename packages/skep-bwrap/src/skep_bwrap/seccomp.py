@@ -2,15 +2,17 @@
 
 Rules of the filter, in the order of its code:
 
-1. another architecture than the one it was built for is killed (its numbers would mean other calls), and x32 is refused with ENOSYS;
+1. another architecture than the one it was built for is killed (its numbers would mean other calls), and x32 is
+   refused with ENOSYS;
 2. a call of `DENIED` fails with EPERM;
-3. `ioctl` with TIOCSTI or TIOCLINUX fails with EPERM, compared on the low 32 bits, as the kernel does: a worker on the user's
-   terminal cannot type into it, and so job control needs no session of its own;
-4. `socket` is for AF_UNIX, AF_INET, AF_INET6 and for AF_NETLINK with NETLINK_ROUTE; any other family fails with EAFNOSUPPORT;
+3. `ioctl` with TIOCSTI or TIOCLINUX fails with EPERM, compared on the low 32 bits, as the kernel does: a worker on
+   the user's terminal cannot type into it, and so job control needs no session of its own;
+4. `socket` is for AF_UNIX, AF_INET, AF_INET6 and for AF_NETLINK with NETLINK_ROUTE; any other family fails with
+   EAFNOSUPPORT;
 5. everything else is allowed.
 
-`strict` is a second program, added by the shim when it is done with its own privileges: no AF_UNIX, no new namespace, no mount.
-Filters stack, and the strictest answer wins (seccomp(2)).
+`strict` is a second program, added by the shim when it is done with its own privileges: no AF_UNIX, no new
+namespace, no mount. Filters stack, and the strictest answer wins (seccomp(2)).
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ DENIED: Final = (
     "syslog",
     "userfaultfd",
 )
-"""Ways into the kernel, around the other filters, or out to what namespaces do not separate (keyrings, the kernel's log)."""
+"""Ways into the kernel, around the other filters, or out to what namespaces do not separate (keyrings, the kernel's
+log).
+"""
 
 DENIED_STRICT: Final = (
     "fsconfig",

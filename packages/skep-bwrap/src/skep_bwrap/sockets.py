@@ -10,7 +10,9 @@ SOCK_DGRAM = 2
 
 
 def parse_census(table: str) -> list[str]:
-    """Paths of /proc/net/unix that somebody can be spoken to through: listening ones, and bound datagram ones. Sorted."""
+    """Paths of /proc/net/unix that somebody can be spoken to through: listening ones, and bound datagram ones.
+    Sorted.
+    """
     found: set[str] = set()
     for line in table.splitlines()[1:]:
         fields = line.split(None, 7)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import _socket
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import _socket
 import msgspec
 from skep_policy.launch import Launch
 
@@ -20,7 +20,8 @@ MAX_DIAGNOSTICS = 65536
 class Ended(msgspec.Struct, frozen=True):
     """How a launch ended. `exit_code` is the worker's, 128 + N on signal N, 126 or 127 when it could not be executed.
 
-    `limit` names the limit that ended it, `attestation` holds the shim's answers, `notes` what it could not do of what was optional.
+    `limit` names the limit that ended it, `attestation` holds the shim's answers, `notes` what it could not do of
+    what was optional.
     """
 
     exit_code: int
@@ -41,7 +42,9 @@ class Sandbox:
         self._reap = reap
         self._diagnostics = diagnostics
         self.on_stop: Callable[[int], None] | None = None
-        """Called with the signal number when the worker's process group was stopped (Ctrl-Z); continue with `resume`."""
+        """Called with the signal number when the worker's process group was stopped (Ctrl-Z); continue with
+        `resume`.
+        """
 
     def signal(self, number: int) -> None:
         """The worker gets the signal. Nothing happens when it has ended."""
@@ -89,8 +92,8 @@ class Sandbox:
         return Ended(
             exit_code=int(words["exit"]),
             limit=limit,
-            attestation=dict(line.partition(" ")[::2] for line in said.get("attest", ())),
-            notes=dict(line.partition(" ")[::2] for line in said.get("note", ())),
+            attestation=_pairs(said.get("attest", ())),
+            notes=_pairs(said.get("note", ())),
             exec_error=int(said["exec"][0]) if "exec" in said else None,
         )
 
@@ -130,6 +133,10 @@ def _lines(sock: _socket.socket) -> Iterator[str]:
             yield line.decode(errors="backslashreplace")
 
 
+def _pairs(lines: Sequence[str]) -> dict[str, str]:
+    return {name: value for name, _, value in (line.partition(" ") for line in lines)}
+
+
 def _drain(fd: int) -> str:
     """What bwrap and the shim wrote as errors. The writers are gone, so nothing is waited for."""
     os.set_blocking(fd, False)
@@ -156,10 +163,11 @@ def spawn(
     cgroups: Sequence[str] = (),
     ignored: Sequence[int] = (),
 ) -> Sandbox:
-    """Start the launch. The descriptors reach the worker as they are: see `stdio` for those that must not.
+    """Start the launch. The descriptors reach the worker as they are: see `relay` for those that must not.
 
-    `proxy` is an open connection to some proxy that takes listeners; the caller keeps its own copy open for as long as the
-    sandbox shall reach it. `tty` is the controlling terminal: handed to the worker's process group at once with `hand_tty`, else by
+    `proxy` is an open connection to some proxy that takes listeners; the caller keeps its own copy open for as long
+    as the sandbox shall reach it. `tty` is the controlling terminal: handed to the worker's process group at once
+    with `hand_tty`, else by
     `Sandbox.resume` when the worker was stopped for touching it, as a shell does. `cgroups` are folders to
     enter, removed at the end. `ignored` are the signals the worker finds ignored. `wall` is in seconds.
 

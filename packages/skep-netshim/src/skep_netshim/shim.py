@@ -1,10 +1,10 @@
 """The one program of skep that runs inside the sandbox: hand listeners out, give up every privilege, attest, exec.
 
-    python3 -I -S shim.py --control FD [--proxy FD]                   started by a backend, told what to do over FD
-    python3 -I -S shim.py --unix PATH [--relay] [--port N] -- CMD...  started by hand, in a container with one mounted socket
+    python3 -I -S shim.py --control FD [--proxy FD]                   by a backend, told what to do over FD
+    python3 -I -S shim.py --unix PATH [--relay] [--port N] -- CMD...  by hand, in a container with one mounted socket
 
-It is one file without imports beyond the standard library, since `-I -S` finds nothing else, and it takes `_socket` where
-`socket` would do because that saves a third of its start. Trust: the control descriptor and the configuration come from
+It is one file without imports beyond the standard library, since `-I -S` finds nothing else, and it takes `_socket`
+where `socket` would do because that saves a third of its start. Trust: the control descriptor and the configuration come from
 the host and are believed; everything else here is the boundary that is about to be judged. The order is
 
     1. configuration       NUL-terminated `key=value` records, ended by an empty one
@@ -13,18 +13,18 @@ the host and are believed; everything else here is the boundary that is about to
     4. attestation         every line of the promise that can be tried from here is tried; a surprise ends it
     5. exec                of the worker, with descriptors 0, 1, 2 and nothing else
 
-What the control descriptor carries back is lines: `attest NAME VALUE`, `note NAME TEXT`, `refused TEXT`, `ready`, `exec ERRNO` (the
-worker could not be started). It closes on exec, and so its end-of-file after `ready` is the news that the worker runs.
+What the control descriptor carries back is lines: `attest NAME VALUE`, `note NAME TEXT`, `refused TEXT`, `ready`,
+`exec ERRNO` (the worker could not be started). It closes on exec, and so its end-of-file after `ready` is the news
+that the worker runs.
 """
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 import signal
 import sys
-
-import _socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Config:
     """The records of the control descriptor: `one(key)`, `many(key)`, in the order they came."""
 
     def __init__(self, data: bytes) -> None:
-        self.records = {}  # type: Dict[str, List[bytes]]
+        self.records: Dict[str, List[bytes]] = {}
         for record in data.split(b"\0"):
             if record:
                 key, _, value = record.partition(b"=")
@@ -71,7 +71,7 @@ def read_config(fd: int) -> Config:
     return Config(bytes(data))
 
 
-# --- listeners ---------------------------------------------------------------------------------------------------------
+# --- listeners ------------------------------------------------------------------------------------------------------
 
 
 def open_listener(kind: str, address: str, port: int) -> _socket.socket:
@@ -122,7 +122,8 @@ def make_every_address_local() -> None:
     sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, 0)
     try:
         for family in (_socket.AF_INET, _socket.AF_INET6):
-            # rtmsg: family, dst_len, src_len, tos, table=RT_TABLE_LOCAL, protocol=RTPROT_STATIC, scope=RT_SCOPE_HOST, type=RTN_LOCAL
+            # rtmsg: family, dst_len, src_len, tos, table=RT_TABLE_LOCAL, protocol=RTPROT_STATIC,
+            # scope=RT_SCOPE_HOST, type=RTN_LOCAL
             body = struct.pack("=BBBBBBBBI", family, 0, 0, 0, 255, 4, 254, 2, 0) + struct.pack("=HHI", 8, 4, lo)
             # nlmsghdr: length, RTM_NEWROUTE, NLM_F_REQUEST | NLM_F_ACK | NLM_F_CREATE | NLM_F_EXCL, sequence, port
             sock.send(struct.pack("=IHHII", 16 + len(body), 24, 0x605, 1, 0) + body)
@@ -136,7 +137,7 @@ def make_every_address_local() -> None:
         sock.close()
 
 
-# --- privileges --------------------------------------------------------------------------------------------------------
+# --- privileges -----------------------------------------------------------------------------------------------------
 
 PR_SET_SECCOMP, SECCOMP_MODE_FILTER = 22, 2
 PR_CAPBSET_DROP, PR_SET_SECUREBITS = 24, 28
@@ -214,7 +215,7 @@ def set_limits(limits: List[bytes]) -> None:
         resource.setrlimit(which, (wanted, wanted))
 
 
-# --- attestation -------------------------------------------------------------------------------------------------------
+# --- attestation ----------------------------------------------------------------------------------------------------
 
 
 def status_fields() -> Dict[str, str]:
@@ -235,7 +236,7 @@ def attest_processes(config: Config) -> str:
 
 def attest_namespaces(config: Config) -> str:
     """Each namespace the boundary unshares is another one than the host's."""
-    own = []
+    own: List[str] = []
     for record in config.many("host-ns"):
         name, _, host = record.decode().partition(" ")
         if os.readlink("/proc/self/ns/" + name) == host:
@@ -351,12 +352,12 @@ ATTESTATION = (
 )
 
 
-# --- the two ways to be started ------------------------------------------------------------------------------------------
+# --- the two ways to be started --------------------------------------------------------------------------------
 
 
 def open_listeners(config: Config, say: Any) -> List[Tuple[str, str, int, _socket.socket]]:
     """The listeners that could be opened. `proxy` must; a transparent one that cannot is noted."""
-    listeners = []
+    listeners: List[Tuple[str, str, int, _socket.socket]] = []
     for record in config.many("listen"):
         kind, address, port = record.decode().split(" ")
         try:
@@ -418,12 +419,12 @@ def controlled(control_fd: int, proxy_fd: Optional[int]) -> None:
     if stderr is not None:
         os.dup2(int(stderr), 2)
         os.close(int(stderr))
-    env = dict(record.partition(b"=")[::2] for record in config.many("env"))
+    env = {name: value for name, _, value in (record.partition(b"=") for record in config.many("env"))}
     run(config.many("argv"), env, {int(n) for n in config.many("ignore")}, say)
 
 
 def run(argv: List[bytes], env: Dict[bytes, bytes], ignored: Any, say: Any) -> None:
-    """Become the worker. Signals are as the caller had them; an error is told as `exec ERRNO`, with a shell's status."""
+    """Become the worker. Signals are as the caller had them; an error is told as `exec ERRNO`."""
     for number in range(1, signal.NSIG):
         try:
             signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
@@ -452,7 +453,7 @@ def candidates(name: bytes, path: bytes) -> List[bytes]:
 
 
 def from_container(path: str, command: List[str], port: int, relay: bool) -> None:
-    """The command runs with the proxy on 127.0.0.1:`port`; this process waits, since the listener lives as long as it does.
+    """The command runs with the proxy on 127.0.0.1:`port`; this process waits, as the listener lives as long as it.
 
     The boundary is the container's; what is judged here is only that no packet leaves.
     """
@@ -485,12 +486,13 @@ def from_container(path: str, command: List[str], port: int, relay: bool) -> Non
 
 def accept_for_ever(listener: _socket.socket, path: str) -> None:
     """Each connection to `listener` is joined to one of its own to the proxy behind `path`."""
+    import socket
     import threading
 
+    server = socket.socket(fileno=listener.detach())
     while True:
-        fd, _ = listener._accept()
-        client = _socket.socket(fileno=fd)
-        upstream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        client, _ = server.accept()
+        upstream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             upstream.connect(path)
         except OSError:
@@ -520,11 +522,11 @@ def pump(source: _socket.socket, sink: _socket.socket) -> None:
 
 def main() -> None:
     args = sys.argv[1:]
-    command = []  # type: List[str]
+    command: List[str] = []
     if "--" in args:
         cut = args.index("--")
         args, command = args[:cut], args[cut + 1 :]
-    options = {}  # type: Dict[str, str]
+    options: Dict[str, str] = {}
     while args:
         name = args.pop(0)
         if name == "--relay":

@@ -1,8 +1,9 @@
 """Descriptors 0, 1 and 2 as a worker may have them.
 
-What passes as it is: a terminal, an anonymous pipe, and /dev/null. A file of the host does not: even a read-only one can be
-`fchmod`ed, and an appended one can be read and cut through /proc/self/fd. It is relayed through a pipe by a thread, with splice(2)
-where the kernel can. A directory is a way out of the sandbox, and is replaced by /dev/null.
+What passes as it is: a terminal, an anonymous pipe, and /dev/null. A file of the host does not: even a read-only one
+can be
+`fchmod`ed, and an appended one can be read and cut through /proc/self/fd. It is relayed through a pipe by a thread,
+with splice(2) where the kernel can. A directory is a way out of the sandbox, and is replaced by /dev/null.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ BLOCK = 1 << 20
 
 
 class Relay:
-    """A thread that copies between a pipe and a descriptor of the host until end-of-file. It owns the pipe's near end."""
+    """A thread that copies between a pipe and a descriptor of the host until end-of-file. It owns the pipe's near
+    end.
+    """
 
     def __init__(self, source: int, sink: int, *, owned: int) -> None:
         import threading
@@ -53,7 +56,9 @@ class Relay:
 
 
 class Stdio:
-    """The three descriptors for a worker, and the relays behind them. `start` after the spawn, `close` after its end."""
+    """The three descriptors for a worker, and the relays behind them. `start` after the spawn, `close` after its
+    end.
+    """
 
     def __init__(self, stdin: int = 0, stdout: int = 1, stderr: int = 2) -> None:
         self._relays: list[Relay] = []

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import _socket
 import os
 from collections.abc import Callable, Sequence
 
-import _socket
 import msgspec
 from skep_policy.boundary import Boundary
 from skep_policy.launch import Launch
@@ -14,14 +14,15 @@ from .cgroup import Held, hold, release
 from .compile import compile
 from .facts import HostFacts
 from .find import find_bwrap
+from .relay import Stdio
 from .spawn import Sandbox, spawn
-from .stdio import Stdio
 
 
 class Outcome(msgspec.Struct, frozen=True):
     """What became of a command. `exit_code` is 128 + N for signal N, 126 or 127 when it could not be executed.
 
-    A layer is True when it was in force, False when not asked for, else the reason it was not. `limit` names the limit that ended it.
+    A layer is True when it was in force, False when not asked for, else the reason it was not. `limit` names the
+    limit that ended it.
     """
 
     exit_code: int
@@ -61,9 +62,9 @@ def run(
 ) -> Outcome:
     """Run `argv` in `boundary` and wait until nothing of it is left. Blocks; safe from any thread.
 
-    `proxy` is an open connection to some proxy that takes listeners (`skep_proxy.Proxy.connect`), needed when the policy lists
-    destinations. `compiled`, `spawned` and `started` are called with the launch before it is spawned, with the sandbox, and when the
-    worker has been executed. `ignored` are the signals the worker finds ignored.
+    `proxy` is an open connection to some proxy that takes listeners (`skep_proxy.Proxy.connect`), needed when the
+    policy lists destinations. `compiled`, `spawned` and `started` are called with the launch before it is spawned,
+    with the sandbox, and when the worker has been executed. `ignored` are the signals the worker finds ignored.
 
     Raises BackendUnavailable when the boundary could not be applied; the command has not run then.
     """
