@@ -1,0 +1,272 @@
+"""From an allowed target to a connected socket: resolve, check every address, dial what was checked.
+
+In this order, and nothing is skipped:
+
+1. The name is resolved only now, after `decide` allowed it.
+2. Every address is judged by `Rules.check_address`; an address of this machine's own interfaces counts as private, and
+   the proxy's own ports are never dialled. What may not be dialled is left out; when nothing is left, the target is
+   denied.
+3. The owner approves (and records) the final verdict; only then is the first packet sent.
+4. Addresses are tried in the resolver's order, families taking turns, each a quarter of a second after the one before
+   or when it fails (RFC 8305, without its sorting). The connection goes to an address, never to the name again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from typing import Protocol
+
+import msgspec
+from skep_policy.hosts import is_address
+from skep_policy.rules import Rules
+from skep_policy.verdict import PRIVATE_ADDRESS, Verdict
+
+from .loop import Deadlines, Loop
+from .resolver import Resolver
+
+STAGGER = 0.25
+"""Seconds before the next address is tried beside the ones that have not answered (RFC 8305 section 8)."""
+
+ADDRESSES = 8
+"""Addresses of one name that are tried at most."""
+
+_PENDING = frozenset((errno.EINPROGRESS, errno.EALREADY, errno.EAGAIN, errno.EINTR))
+_DONE = frozenset((0, errno.EISCONN))
+_SHORTAGE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """Why an allowed target was not reached. `status` is 502, 503 or 504, `reason` a word for logs."""
+
+    status: int
+    reason: str
+    detail: str
+
+
+class Owner(Protocol):
+    """Who wants a connection. After `dial`, exactly one of `connected` and `failed` follows an approval."""
+
+    def approve(self, verdict: Verdict) -> bool:
+        """The final verdict, once, before the first packet; False ends the attempt without a further call."""
+        ...
+
+    def connected(self, upstream: socket.socket) -> None: ...
+
+    def failed(self, failure: Failure) -> None: ...
+
+
+class Dialer:
+    """Makes connections on the loop's thread."""
+
+    def __init__(self, loop: Loop, resolver: Resolver, *, seconds: float) -> None:
+        self.loop = loop
+        self.resolver = resolver
+        self.own_ports: set[int] = set()
+        """TCP ports this proxy itself listens on, in the network it dials from."""
+        self.patience: Deadlines = loop.deadlines(seconds)
+        self.stagger: Deadlines = loop.deadlines(STAGGER)
+        self._probes: dict[int, socket.socket] = {}
+
+    def dial(self, host: str, port: int, verdict: Verdict, rules: Rules, owner: Owner) -> Attempt:
+        """Start towards `host`, canonical and allowed by `verdict` of `rules`. Calls of the owner may happen before
+        this returns.
+        """
+        attempt = Attempt(self, host, port, verdict, rules, owner)
+        attempt.start()
+        return attempt
+
+    def is_own_address(self, ip: str) -> bool:
+        """True when packets to `ip` never leave this machine."""
+        family = family_of(ip)
+        probe = self._probes.get(family)
+        try:
+            if probe is None:
+                probe = self._probes[family] = socket.socket(family, socket.SOCK_DGRAM)
+            probe.connect((ip, 9))  # sends nothing: the kernel picks the source address, and for its own it is the same
+            return probe.getsockname()[0] == ip
+        except OSError:
+            return False  # no route: nothing will be dialled either
+
+    def close(self) -> None:
+        for probe in self._probes.values():
+            probe.close()
+        self._probes.clear()
+
+
+class Attempt:
+    """One target being dialled."""
+
+    __slots__ = (
+        "approved",
+        "dialer",
+        "host",
+        "last",
+        "over",
+        "owner",
+        "pending",
+        "port",
+        "remaining",
+        "rules",
+        "verdict",
+    )
+
+    def __init__(self, dialer: Dialer, host: str, port: int, verdict: Verdict, rules: Rules, owner: Owner) -> None:
+        self.dialer = dialer
+        self.host = host
+        self.port = port
+        self.verdict = verdict
+        self.rules = rules
+        self.owner = owner
+        self.over = False
+        self.approved = False
+        self.remaining: list[str] = []
+        self.pending: dict[int, tuple[socket.socket, str]] = {}
+        self.last = Failure(502, "unreachable", "no address")
+
+    def start(self) -> None:
+        host = self.host
+        if is_address(host):
+            self._found([host], None)
+        elif host == "localhost" or host.endswith(".localhost"):
+            self._found(["127.0.0.1", "::1"], None)  # RFC 6761 6.3: no resolver is asked
+        else:
+            self.dialer.patience.add(self, self._too_late)
+            self.dialer.resolver.lookup(host, self.port, self._found)
+
+    def abort(self) -> None:
+        """Nothing is open or waited for any more, and the owner hears nothing."""
+        self.over = True
+        dialer = self.dialer
+        dialer.patience.drop(self)
+        dialer.stagger.drop(self)
+        dialer.resolver.cancel(self.host, self._found)
+        for fd, (sock, _) in self.pending.items():
+            dialer.loop.forget(fd)
+            sock.close()
+        self.pending.clear()
+
+    def _found(self, addresses: list[str], error: OSError | None) -> None:
+        if self.over:
+            return
+        if error is not None or not addresses:
+            self._give_up(Failure(502, "unresolvable", f"{self.host} cannot be resolved: {error or 'no address'}"))
+            return
+        allowed: list[str] = []
+        verdict = self.verdict
+        for ip in addresses:
+            checked = self._check(ip)
+            if checked.allow:
+                allowed.append(ip)
+            else:
+                verdict = checked
+        if allowed:
+            verdict = self.verdict
+        self.approved = self.owner.approve(verdict) and verdict.allow
+        if not self.approved:
+            self.abort()
+            return
+        self.dialer.patience.add(self, self._too_late)
+        self.remaining = take_turns(allowed)[:ADDRESSES]
+        self._next()
+
+    def _check(self, ip: str) -> Verdict:
+        verdict = self.rules.check_address(self.verdict, ip)
+        if not verdict.allow:
+            return verdict
+        own = self.port in self.dialer.own_ports and self.dialer.is_own_address(ip)
+        if own or (not self._may_be_private(verdict) and self.dialer.is_own_address(ip)):
+            return Verdict(False, PRIVATE_ADDRESS, verdict.rule, verdict.source)
+        return verdict
+
+    def _may_be_private(self, verdict: Verdict) -> bool:
+        """Loopback passes the check only where a rule asked for it, so own addresses are a question of global ones."""
+        return verdict.private or self.rules.check_address(verdict, "127.0.0.1").allow
+
+    def _next(self) -> None:
+        """Dial the next address, or give up when none is left or on its way."""
+        dialer = self.dialer
+        while self.remaining:
+            ip = self.remaining.pop(0)
+            try:
+                sock = socket.socket(family_of(ip), socket.SOCK_STREAM)
+            except OSError as error:
+                self._note(ip, error.errno or 0)
+                continue
+            sock.setblocking(False)
+            code = sock.connect_ex((ip, self.port))
+            if code in _PENDING:
+                code = sock.connect_ex((ip, self.port))  # on loopback the handshake is over by now
+            if code in _DONE:
+                self._connected(sock)
+                return
+            if code not in _PENDING:
+                self._note(ip, code)
+                sock.close()
+                continue
+            self.pending[sock.fileno()] = (sock, ip)
+            dialer.loop.register(sock.fileno(), self._on_event)
+            if self.remaining:
+                dialer.stagger.add(self, self._next)
+            return
+        if not self.pending:
+            self._finish(self.last)
+
+    def _on_event(self, _mask: int) -> None:
+        for fd, (sock, ip) in list(self.pending.items()):
+            code = sock.connect_ex((ip, self.port))
+            if code in _PENDING:
+                continue
+            del self.pending[fd]
+            self.dialer.loop.forget(fd)
+            if code in _DONE:
+                self._connected(sock)
+                return
+            self._note(ip, code)
+            sock.close()
+            self.dialer.stagger.drop(self)
+            self._next()
+            return
+
+    def _connected(self, sock: socket.socket) -> None:
+        owner = self.owner
+        self.abort()
+        owner.connected(sock)
+
+    def _too_late(self) -> None:
+        detail = f"{self.host}:{self.port} did not answer within {self.dialer.patience.seconds:g} seconds"
+        self._give_up(Failure(504, "timeout", detail))
+
+    def _note(self, ip: str, code: int) -> None:
+        reason = errno.errorcode.get(code, "error").lower().removeprefix("e")
+        shown = f"[{ip}]:{self.port}" if ":" in ip else f"{ip}:{self.port}"
+        self.last = Failure(503 if code in _SHORTAGE else 502, reason, f"{shown}: {os.strerror(code)}")
+
+    def _give_up(self, failure: Failure) -> None:
+        """The owner has not approved yet when resolving failed or took too long; the decision is on record either
+        way.
+        """
+        if self.approved or self.owner.approve(self.verdict):
+            self._finish(failure)
+        else:
+            self.abort()
+
+    def _finish(self, failure: Failure) -> None:
+        owner = self.owner
+        self.abort()
+        owner.failed(failure)
+
+
+def family_of(ip: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in ip else socket.AF_INET
+
+
+def take_turns(addresses: list[str]) -> list[str]:
+    """The same addresses, families alternating, each family in its order, beginning with the family of the first."""
+    first = [ip for ip in addresses if (":" in ip) == (":" in addresses[0])]
+    second = [ip for ip in addresses if (":" in ip) != (":" in addresses[0])]
+    ordered: list[str] = []
+    for index in range(max(len(first), len(second))):
+        ordered += first[index : index + 1] + second[index : index + 1]
+    return ordered

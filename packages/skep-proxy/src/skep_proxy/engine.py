@@ -1,0 +1,132 @@
+"""What every conversation of one proxy shares: the loop, pipes, the dialer, limits, and the record of what was decided.
+
+An event that cannot be recorded fails closed: `record` says so, and whoever asked refuses the connection.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from time import time
+
+import msgspec
+from skep_policy.events import Closed, Decision, EgressEvent
+from skep_policy.rules import Rules
+from skep_policy.verdict import Verdict
+
+from .dial import Dialer
+from .limits import Limits
+from .loop import Loop
+from .relay import Pipes
+from .resolver import Resolve, Resolver, getaddrinfo
+from .scope import Live, Scope
+
+KEEPALIVE = 60
+"""Seconds of silence before the kernel asks whether the other end is still there."""
+
+RETRY = 0.1
+"""Seconds until accept is tried again when descriptors ran out and no connection of ours has ended."""
+
+OnEvent = Callable[[EgressEvent], None]
+
+
+class Stats(msgspec.Struct):
+    """Counters since the start, and gauges. A copy; never changes."""
+
+    accepted: int = 0
+    connections: int = 0
+    tunnels: int = 0
+    allowed: int = 0
+    denied: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    bytes_in: int = 0
+    bytes_out: int = 0
+    failures: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    unrecorded: int = 0
+    faults: int = 0
+
+
+class Engine:
+    """Lives on the loop's thread; see `Proxy` for what other threads may call."""
+
+    def __init__(self, *, on_event: OnEvent | None, limits: Limits, resolve: Resolve = getaddrinfo) -> None:
+        self.loop = Loop()
+        self.limits = limits
+        self.pipes = Pipes()
+        self.resolver = Resolver(self.loop, resolve)
+        self.dialer = Dialer(self.loop, self.resolver, seconds=limits.dial)
+        self.handshakes = self.loop.deadlines(limits.handshake)
+        self.idle = self.loop.deadlines(limits.keep_alive)
+        self.lingering = self.loop.deadlines(limits.linger)
+        self.retries = self.loop.deadlines(RETRY)
+        self.stats = Stats()
+        self.paused: list[Callable[[], None]] = []
+        """Listeners that wait for a connection to end before they accept again."""
+        self.scopes: set[Scope] = set()
+        """Every scope that decides, so that rules can be replaced."""
+        self.handoffs: set[Live] = set()
+        self._on_event = on_event
+
+    def scope(self, rules: Rules) -> Scope:
+        """A new scope, known to `replace_rules`."""
+        scope = Scope(rules)
+        self.scopes.add(scope)
+        return scope
+
+    def opened(self, scope: Scope, live: Live) -> None:
+        self.stats.connections += 1
+        self.stats.accepted += 1
+        scope.live.add(live)
+
+    def closed(self, scope: Scope, live: Live) -> None:
+        if live not in scope.live:
+            return
+        scope.live.discard(live)
+        self.stats.connections -= 1
+        if self.paused:
+            paused, self.paused = self.paused, []
+            for resume in paused:
+                self.loop.soon(resume)
+
+    def decided(self, host: str, port: int, via: str, verdict: Verdict) -> bool:
+        """The decision is on record. False: it could not be written, and must be taken as a denial."""
+        if verdict.allow:
+            self.stats.allowed += 1
+        else:
+            self.stats.denied[verdict.reason] = self.stats.denied.get(verdict.reason, 0) + 1
+        return self._record(Decision(time(), host, port, via, verdict))
+
+    def ended(self, host: str, port: int, via: str, bytes_in: int, bytes_out: int, error: str | None) -> None:
+        """An allowed connection or request is over."""
+        self.stats.bytes_in += bytes_in
+        self.stats.bytes_out += bytes_out
+        if error is not None:
+            self.stats.failures[error] = self.stats.failures.get(error, 0) + 1
+        self._record(Closed(time(), host, port, via, bytes_in, bytes_out, error))
+
+    def _record(self, event: EgressEvent) -> bool:
+        if self._on_event is None:
+            return True
+        try:
+            self._on_event(event)
+        except Exception:  # whatever the callback's storage raises; it must not take the engine down
+            self.stats.unrecorded += 1
+            return False
+        return True
+
+    def close(self) -> None:
+        """Every descriptor of the engine is closed. After the loop has ended."""
+        self.resolver.close()
+        self.dialer.close()
+        self.pipes.close()
+        self.loop.close()
+
+
+def tune(sock: socket.socket) -> None:
+    """Small writes leave at once and a dead peer is noticed. On a listener: for what it accepts, which inherits it."""
+    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
+    if idle is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, idle, KEEPALIVE)

@@ -1,0 +1,176 @@
+r"""Listeners made inside a sandbox, handed to the proxy, and accepted on from outside.
+
+    client -> proxy   SKEP-HANDOFF 1 {"listen": [{"kind": "proxy"|"tcp"|"dns", "address": "127.0.0.1", "port": 3128},
+    ...]}\n
+                      with the sockets as SCM_RIGHTS, in the same order; "more": true when another such message follows
+    proxy -> client   go\n            every listener is accepted on
+                      refused REASON\n  and the connection is closed
+
+Lifetime: the listeners, and every connection that came by them, end with the handing connection.
+
+What arrives is not believed: each descriptor must be a listening stream socket (a bound UDP one for "dns"), and the
+address that counts is the socket's own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import Literal
+
+import msgspec
+
+from .engine import Engine, tune
+from .listener import Datagrams, Listener
+from .loop import READ
+from .passing import MAGIC, MAX_FDS, Refused, close_all, receive
+from .scope import Scope
+
+MAX_LINE = 1 << 16
+"""Bytes of one message."""
+
+MAX_LISTENERS = 4096
+"""Of one handing connection."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    kind: Literal["proxy", "tcp", "dns"]
+    address: str
+    port: int
+
+
+class Offer(msgspec.Struct, frozen=True):
+    listen: list[Entry]
+    more: bool = False
+
+
+def parse_offer(line: bytes) -> Offer:
+    """One message without its line end. Raises Refused."""
+    try:
+        return msgspec.json.decode(line.removeprefix(MAGIC), type=Offer)
+    except msgspec.DecodeError as error:
+        raise Refused(f"not a hand-over: {error}") from None
+
+
+def adopt(fd: int, kind: str) -> socket.socket:
+    """A Python socket for a handed-over descriptor, which it owns. Raises Refused, and the descriptor is closed."""
+    try:
+        sock = socket.socket(fileno=fd)
+    except OSError:
+        os.close(fd)
+        raise Refused("a descriptor that is no socket") from None
+    internet = sock.family in (socket.AF_INET, socket.AF_INET6)
+    try:
+        if kind == "dns":
+            fits = internet and sock.type == socket.SOCK_DGRAM
+        else:
+            listening = sock.type == socket.SOCK_STREAM and sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
+            fits = bool(listening) and (internet or (kind == "proxy" and sock.family == socket.AF_UNIX))
+    except OSError:
+        fits = False
+    if not fits:
+        sock.close()
+        raise Refused(f"a socket that cannot serve as {kind}")
+    sock.setblocking(False)
+    return sock
+
+
+class Handoff:
+    """One handing connection and what came by it."""
+
+    __slots__ = ("buffer", "closed", "engine", "fds", "listeners", "scope", "sock")
+
+    def __init__(self, engine: Engine, scope: Scope, sock: socket.socket) -> None:
+        self.engine = engine
+        self.scope = scope
+        self.sock = sock
+        self.buffer = b""
+        self.fds: list[int] = []
+        self.listeners: list[Listener | Datagrams] = []
+        self.closed = False
+        engine.handoffs.add(self)
+
+    def start(self) -> None:
+        """Serve the connection, on the loop's thread."""
+        if not self.closed:
+            self.engine.loop.register(self.sock.fileno(), self._on_ready)
+
+    def take_over(self, data: bytes, fds: list[int]) -> None:
+        """Continue with a registered connection of which something has been read."""
+        self.engine.loop.handle(self.sock.fileno(), self._on_ready)
+        self.buffer, self.fds = data, fds
+        try:
+            self._advance()
+        except Refused as refused:
+            self._refuse(refused)
+            return
+        self._on_ready(READ)
+
+    def _on_ready(self, mask: int) -> None:
+        if not mask & READ:
+            return
+        try:
+            while not self.closed:
+                data, fds = receive(self.sock, MAX_LINE)
+                if not data:
+                    self.abort()
+                    return
+                self.buffer += data
+                self.fds += fds
+                self._advance()
+        except BlockingIOError:
+            pass
+        except Refused as refused:
+            self._refuse(refused)
+        except OSError:
+            self.abort()
+
+    def _advance(self) -> None:
+        while b"\n" in self.buffer:
+            line, _, self.buffer = self.buffer.partition(b"\n")
+            if not line.startswith(MAGIC):
+                raise Refused("not a hand-over")
+            self._take(parse_offer(line))
+        if len(self.buffer) > MAX_LINE or len(self.fds) > MAX_FDS:
+            raise Refused("a message that is too long")
+
+    def _take(self, offer: Offer) -> None:
+        if len(offer.listen) > len(self.fds):
+            raise Refused(f"{len(offer.listen)} listeners named, {len(self.fds)} descriptors sent")
+        if len(self.listeners) + len(offer.listen) > MAX_LISTENERS:
+            raise Refused(f"more than {MAX_LISTENERS} listeners")
+        for entry in offer.listen:
+            sock = adopt(self.fds.pop(0), entry.kind)
+            listener: Listener | Datagrams
+            if entry.kind == "dns":
+                listener = Datagrams(self.engine, self.scope, sock)
+            else:
+                tune(sock)
+                listener = Listener(self.engine, self.scope, sock, transparent=entry.kind == "tcp")
+            self.listeners.append(listener)
+            listener.start()
+        if not offer.more:
+            if self.fds:
+                raise Refused(f"{len(self.fds)} descriptors more than listeners named")
+            self.sock.send(b"go\n")
+
+    def _refuse(self, refused: Refused) -> None:
+        try:
+            self.sock.send(f"refused {refused}\n".encode("ascii", "replace"))
+        except OSError:
+            pass
+        self.abort()
+
+    def abort(self) -> None:
+        """The connection, its listeners and every connection that came by them are closed; once."""
+        if self.closed:
+            return
+        self.closed = True
+        close_all(self.fds)
+        for listener in self.listeners:
+            listener.abort()
+        self.scope.abort()
+        self.engine.loop.unregister(self.sock.fileno())
+        self.sock.close()
+        self.engine.handoffs.discard(self)
+        self.engine.scopes.discard(self.scope)

@@ -1,0 +1,212 @@
+"""The proxy as other threads see it: listeners, rules, an end. One engine thread does the work."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from collections.abc import Callable
+from threading import Event, Thread, current_thread
+from types import TracebackType
+from typing import Literal
+
+import msgspec
+from skep_policy.rules import Rules
+
+from .engine import Engine, OnEvent, Stats, tune
+from .handoff import Handoff
+from .limits import Limits
+from .listener import Datagrams, Listener
+from .resolver import Resolve, getaddrinfo
+
+BACKLOG = 4096
+"""Connections the kernel keeps for us; it lowers this to net.core.somaxconn."""
+
+Kind = Literal["proxy", "tcp", "dns"]
+
+
+class Proxy:
+    """A filtering egress proxy on a thread of its own.
+
+    `on_event` is called on that thread for every decision before it takes effect, and when an allowed connection
+    ends; an exception from it refuses the connection. `resolve` replaces the system's resolver. Every method may be
+    called from any thread. As a context manager it is closed at the end.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_event: OnEvent | None = None,
+        limits: Limits | None = None,
+        resolve: Resolve = getaddrinfo,
+    ) -> None:
+        self._engine = Engine(on_event=on_event, limits=limits or Limits(), resolve=resolve)
+        self._listeners: list[Listener | Datagrams] = []
+        self._paths: list[tuple[str, int, int]] = []
+        self._closed = False
+        self._thread = Thread(target=self._run, name="skep-proxy", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Proxy:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def listen_tcp(self, host: str, port: int, rules: Rules) -> tuple[str, int]:
+        """Serve on a TCP address; port 0 picks one. Returns the address. Raises OSError."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, port))
+            return self._listen(sock, rules)
+        except BaseException:
+            sock.close()
+            raise
+
+    def listen_unix(self, path: str | os.PathLike[str], rules: Rules, *, mode: int = 0o600) -> None:
+        """Serve on a Unix socket that did not exist before; it is removed at the end. Raises OSError.
+
+        Who may connect is decided by `mode` from the first moment. Listeners may be handed over on it (see `handoff`).
+        """
+        path = os.fspath(path)
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            os.fchmod(sock.fileno(), mode)  # Linux: bind makes the file with the socket's own mode, so there is no gap
+            sock.bind(path)
+            if os.stat(path).st_mode & 0o777 != mode:
+                os.chmod(path, mode)
+            made = os.stat(path)
+            self._paths.append((path, made.st_dev, made.st_ino))
+            self._listen(sock, rules)
+        except BaseException:
+            sock.close()
+            raise
+
+    def listen_on(self, sock: socket.socket, rules: Rules, kind: Kind = "proxy") -> None:
+        """Serve on a socket made elsewhere: a listening one, or for kind "dns" a bound UDP one. The proxy owns it
+        from here on.
+        """
+        if kind != "dns":
+            self._listen(sock, rules, kind=kind)
+            return
+        sock.setblocking(False)
+        self._add(Datagrams(self._engine, self._engine.scope(rules), sock))
+
+    def connect(self, rules: Rules) -> socket.socket:
+        """One end of a connection on which a sandbox hands over listeners (see `handoff`); they carry `rules` and
+        live until every copy of this end is closed.
+        """
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.adopt(ours, rules)
+        return theirs
+
+    def adopt(self, sock: socket.socket, rules: Rules) -> None:
+        """As `connect`, with the proxy's end of a pair made elsewhere: for a caller that starts its sandbox before the
+        proxy's thread. The proxy owns it from here on.
+        """
+        sock.setblocking(False)
+        handoff = Handoff(self._engine, self._engine.scope(rules), sock)
+        self._engine.loop.submit(handoff.start)
+
+    def replace_rules(self, old: Rules, new: Rules) -> int:
+        """Everything that carries `old` decides by `new` from here on; open connections stay. Returns how many scopes
+        that were.
+        """
+        found = [scope for scope in list(self._engine.scopes) if scope.rules is old or scope.rules == old]
+        for scope in found:
+            scope.rules = new
+        return len(found)
+
+    def stats(self) -> Stats:
+        """A copy of the counters."""
+        stats = msgspec.structs.replace(self._engine.stats, faults=self._engine.loop.faults)
+        stats.denied = dict(stats.denied)
+        stats.failures = dict(stats.failures)
+        return stats
+
+    def stop_accepting(self) -> None:
+        """Listeners are closed; connections that are open go on."""
+        self._call(self._close_listeners)
+
+    def drain(self, seconds: float) -> bool:
+        """Stop accepting, and wait for the open connections to end. False when some are still open after that time."""
+        self.stop_accepting()
+        done = Event()
+        deadline = self._engine.loop.deadlines(0.05)
+
+        def look() -> None:
+            if self._engine.stats.connections == 0:
+                done.set()
+            else:
+                deadline.add(done, look)
+
+        self._engine.loop.submit(look)
+        return done.wait(seconds)
+
+    def close(self) -> None:
+        """No listener, connection, descriptor or thread of the proxy is left. Open connections are reset.
+        Idempotent.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._engine.loop.stop()
+        if current_thread() is not self._thread:
+            self._thread.join()
+
+    def _listen(self, sock: socket.socket, rules: Rules, *, kind: Kind = "proxy") -> tuple[str, int]:
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        tune(sock)
+        self._add(Listener(self._engine, self._engine.scope(rules), sock, transparent=kind == "tcp"))
+        if sock.family == socket.AF_UNIX:
+            return sock.getsockname(), 0
+        host, port = sock.getsockname()[:2]
+        self._engine.dialer.own_ports.add(port)
+        return host, port
+
+    def _add(self, listener: Listener | Datagrams) -> None:
+        self._listeners.append(listener)
+        self._engine.loop.submit(listener.start)
+
+    def _call(self, callback: Callable[[], None]) -> None:
+        """Runs on the engine thread, and has run on return."""
+        if current_thread() is self._thread:
+            callback()
+            return
+        done = Event()
+        self._engine.loop.submit(callback)
+        self._engine.loop.submit(done.set)
+        done.wait()
+
+    def _run(self) -> None:
+        # Signals belong to the main thread; SIGPIPE of a splice to a closed socket must not end a process that
+        # restored it.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._engine.loop.run()
+        self._close_listeners()
+        for handoff in list(self._engine.handoffs):
+            handoff.abort()
+        for scope in list(self._engine.scopes):
+            scope.abort()
+        self._engine.close()
+
+    def _close_listeners(self) -> None:
+        while self._listeners:
+            self._listeners.pop().abort()
+        while self._paths:
+            remove_socket(*self._paths.pop())
+
+
+def remove_socket(path: str, device: int, inode: int) -> None:
+    """The socket file is gone, unless the path holds something else by now."""
+    try:
+        found = os.lstat(path)
+        if (found.st_dev, found.st_ino) == (device, inode):
+            os.unlink(path)
+    except OSError:
+        pass

@@ -1,0 +1,298 @@
+"""One client connection from its first byte: which protocol, where to, may it, and then a tunnel or a refusal.
+
+first byte 0x05           SOCKS5
+anything else             HTTP: CONNECT makes a tunnel, other methods go to `forward`
+a transparent listener    no first byte is waited for: the address that was dialled says where to
+"""
+
+from __future__ import annotations
+
+import socket
+
+from skep_policy.errors import MalformedHost
+from skep_policy.hosts import Target, parse_target
+from skep_policy.verdict import BUDGET, MALFORMED, Verdict
+
+from . import denial, http1
+from .dial import Attempt, Failure
+from .engine import Engine, tune
+from .loop import READ
+from .passing import MAGIC, Refused, close_all, receive
+from .relay import COPY, Gate, Relay, linger_reset
+from .scope import Scope
+from .tls import SniGate
+
+DRAIN = 1 << 20
+"""Bytes read and dropped from a client that is still sending after it was refused."""
+
+NO_PORT = 0
+"""Port in the event about a target whose text is not one."""
+
+
+class Session:
+    """Owns the client's socket until it becomes a tunnel's or a forwarder's."""
+
+    __slots__ = (
+        *("attempt", "buffer", "client", "closed", "drained", "engine", "host", "looked", "port", "relay", "scope"),
+        *("verdict", "via"),
+    )
+
+    def __init__(self, engine: Engine, scope: Scope, client: socket.socket) -> None:
+        self.engine = engine
+        self.scope = scope
+        self.client = client
+        self.buffer = b""
+        self.looked = 0
+        self.attempt: Attempt | None = None
+        self.relay: Relay | None = None
+        self.via = "connect"
+        self.host = ""
+        self.port = 0
+        self.verdict: Verdict | None = None
+        self.drained = 0
+        self.closed = False
+
+    def start(self) -> None:
+        """Wait for the client to say what it wants."""
+        self.engine.opened(self.scope, self)
+        self.engine.handshakes.add(self, self._silent)
+        first = self._on_first_of_unix if self.client.family == socket.AF_UNIX else self._on_request
+        self.engine.loop.register(self.client.fileno(), first)
+
+    def start_transparent(self) -> None:
+        """The address the client dialled is the request."""
+        self.engine.opened(self.scope, self)
+        self.engine.loop.register(self.client.fileno(), self._on_waiting)
+        self.via = "transparent"
+        address = self.client.getsockname()
+        self._open(self._dialled(address[0].removeprefix("::ffff:"), address[1]))
+
+    def _dialled(self, address: str, port: int) -> Target:
+        name = self.scope.names.name_of(address)
+        if name is not None:
+            return Target(name, port, False)
+        loopback = address == "::1" or address.startswith("127.")
+        if loopback and not self.scope.rules.decide(address, port).allow:
+            return Target("localhost", port, False)  # the rule may say the name
+        return Target(address, port, True)
+
+    def _on_first_of_unix(self, mask: int) -> None:
+        """A client on a Unix socket may hand listeners over instead; they get a scope of their own under the same
+        rules.
+        """
+        if not mask & READ:
+            return
+        try:
+            data, fds = receive(self.client, COPY)
+        except BlockingIOError:
+            return
+        except (OSError, Refused):
+            self.close()
+            return
+        if data.startswith(MAGIC):
+            from .handoff import Handoff  # it needs listeners, and they need sessions
+
+            self._forget()
+            Handoff(self.engine, self.engine.scope(self.scope.rules), self.client).take_over(data, fds)
+            return
+        close_all(fds)
+        self.engine.loop.handle(self.client.fileno(), self._on_request)
+        self._received(data)
+
+    def _on_request(self, mask: int) -> None:
+        if not mask & READ:
+            return
+        while True:
+            try:
+                data = self.client.recv(COPY)
+            except BlockingIOError:
+                return
+            except OSError:
+                self.close()
+                return
+            if self._received(data):
+                return
+
+    def _received(self, data: bytes) -> bool:
+        """True when nothing more is read here."""
+        if not data:
+            self.close()
+            return True
+        self.buffer = self.buffer + data if self.buffer else data
+        return self._understood()
+
+    def _understood(self) -> bool:
+        """True when the request is complete, refused or closed: nothing more is read here."""
+        end = http1.head_end(self.buffer, self.looked)
+        if end < 0:
+            self.looked = len(self.buffer)
+            if self.looked <= self.engine.limits.head:
+                return False
+            text = f"the request head is longer than {self.engine.limits.head} bytes"
+            self._answer(denial.response(431, "head-too-large", text))
+            return True
+        head, self.buffer = self.buffer[:end], self.buffer[end:]
+        self.looked = 0
+        self.engine.handshakes.drop(self)
+        try:
+            request = http1.parse_request(head)
+            if request.method == b"CONNECT":
+                self._connect(request.target.decode("ascii"))
+            else:
+                raise http1.BadMessage("only CONNECT is spoken here", status=501)
+        except http1.BadMessage as bad:
+            self._answer(denial.response(bad.status, "bad-request", bad.problem))
+        return True
+
+    def _connect(self, text: str) -> None:
+        self.engine.loop.handle(self.client.fileno(), self._on_waiting)
+        try:
+            target = parse_target(text)
+        except MalformedHost:
+            self._refuse(text[:255], NO_PORT, Verdict(False, MALFORMED))
+            return
+        self._open(target)
+
+    def _open(self, target: Target) -> None:
+        """Decide, and dial when allowed."""
+        self.host, self.port = target.host, target.port
+        verdict = self.scope.rules.decide(target.host, target.port)
+        allowance = self.scope.allowance(target.host) if verdict.allow else None
+        if allowance is not None and allowance.left <= 0:
+            verdict = Verdict(False, BUDGET, verdict.rule, verdict.source)
+        if not verdict.allow:
+            self._refuse(target.host, target.port, verdict)
+            return
+        self.attempt = self.engine.dialer.dial(target.host, target.port, verdict, self.scope.rules, self)
+
+    def _on_waiting(self, _mask: int) -> None:
+        """The client's bytes wait in the kernel until there is somewhere to send them."""
+
+    def approve(self, verdict: Verdict) -> bool:
+        if not verdict.allow:
+            self._refuse(self.host, self.port, verdict)
+            return False
+        if not self.engine.decided(self.host, self.port, self.via, verdict):
+            self._tell_refused(self.host, self.port, Verdict(False, denial.NOT_RECORDED))
+            return False
+        self.verdict = verdict
+        return True
+
+    def connected(self, upstream: socket.socket) -> None:
+        self.attempt = None
+        engine = self.engine
+        tune(upstream)
+        engine.stats.tunnels += 1
+        relay = Relay(
+            engine.loop,
+            engine.pipes,
+            engine.handshakes,
+            self.client,
+            upstream,
+            to_client=self._granted(),
+            done=self._tunnel_done,
+        )
+        self.relay = relay
+        engine.loop.register(upstream.fileno(), relay.on_upstream)
+        early, self.buffer = self.buffer, b""
+        relay.start(early, gate=self._gate(), allowance=self.scope.allowance(self.host))
+
+    def failed(self, failure: Failure) -> None:
+        self.attempt = None
+        self.engine.ended(self.host, self.port, self.via, 0, 0, failure.reason)
+        if self.via == "transparent":
+            self.abort()
+        else:
+            self._answer(denial.response(failure.status, failure.reason, failure.detail))
+
+    def _granted(self) -> bytes:
+        return b"HTTP/1.1 200 Connection established\r\n\r\n" if self.via == "connect" else b""
+
+    def _gate(self) -> Gate | None:
+        if self.scope.rules.sni == "off":
+            return None
+        return SniGate(self.host, lambda name: self.scope.rules.decide(name, self.port), limit=self.engine.limits.head)
+
+    def _tunnel_done(self, relay: Relay) -> None:
+        engine = self.engine
+        engine.stats.tunnels -= 1
+        error = None
+        if relay.refused is not None:
+            error = relay.refused.verdict.reason
+            engine.decided(relay.refused.host or self.host, self.port, self.via, relay.refused.verdict)
+        elif relay.error is not None:
+            error = relay.error.strerror or type(relay.error).__name__
+        engine.ended(self.host, self.port, self.via, relay.down.moved, relay.up.moved, error)
+        self.closed = True
+        engine.closed(self.scope, self)
+
+    def _refuse(self, host: str, port: int, verdict: Verdict) -> None:
+        """A denial is denied whether or not it can be recorded."""
+        self.engine.decided(host, port, self.via, verdict)
+        self._tell_refused(host, port, verdict)
+
+    def _tell_refused(self, host: str, port: int, verdict: Verdict) -> None:
+        if self.via == "transparent":
+            self.abort()
+        else:
+            self._answer(denial.denied(host, port, verdict))
+
+    def _answer(self, data: bytes) -> None:
+        """The last bytes to this client. What it is still sending is read and dropped for a moment: closing with unread
+        bytes would send a reset, and the client might lose the answer.
+        """
+        self.engine.handshakes.drop(self)
+        try:
+            self.client.send(data)
+            self.client.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.close()
+            return
+        self.engine.lingering.add(self, self.close)
+        self.engine.loop.handle(self.client.fileno(), self._on_drain)
+        self._on_drain(READ)
+
+    def _on_drain(self, _mask: int) -> None:
+        try:
+            while data := self.client.recv(COPY):
+                self.drained += len(data)
+                if self.drained > DRAIN:
+                    break
+        except BlockingIOError:
+            return
+        except OSError:
+            pass
+        self.close()
+
+    def _silent(self) -> None:
+        """The handshake took too long. A client that said nothing is told nothing."""
+        if self.buffer:
+            self._answer(denial.response(408, "timeout", "the request did not arrive in time"))
+        else:
+            self.close()
+
+    def abort(self) -> None:
+        """Cut, with a reset."""
+        if self.relay is not None:
+            self.relay.abort()
+            return
+        if not self.closed:
+            linger_reset(self.client)
+        self.close()
+
+    def close(self) -> None:
+        """The client's socket is closed and nothing is waited for; once. A tunnel is closed by its relay."""
+        if self.closed or self.relay is not None:
+            return
+        self.engine.loop.forget(self.client.fileno())
+        self.client.close()
+        self._forget()
+
+    def _forget(self) -> None:
+        """Nothing is waited for any more; the socket is someone else's."""
+        self.closed = True
+        self.engine.handshakes.drop(self)
+        self.engine.lingering.drop(self)
+        if self.attempt is not None:
+            self.attempt.abort()
+        self.engine.closed(self.scope, self)
