@@ -78,7 +78,8 @@ def parse_rule(text: str, *, source: str = "flag", use: Use = "allow") -> Rule:
     try:
         return _parse(text, source, use)
     except MalformedHost as error:
-        raise _refuse(text, str(error), "a name, an address or *.name, then :port or :* if it needs one") from None
+        problem = str(error) if repr(text) in str(error) else f"{error}: {text!r}"
+        raise PolicyError(f"{problem}; write a name, an address or *.name, then :port or :* if needed") from None
 
 
 class Rules(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
