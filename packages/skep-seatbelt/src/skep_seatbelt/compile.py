@@ -1,0 +1,181 @@
+"""Boundary -> Launch: the profile, the command around the worker, and what the worker is told. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import PurePosixPath
+
+import msgspec
+from skep_policy.boundary import Boundary
+from skep_policy.launch import Launch
+
+from . import services as _services
+from .keys import Unenforceable, refuse
+from .places import canonical
+from .profile import rules_for
+from .sbpl import ProfileError, print_profile
+
+SANDBOX_EXEC = "/usr/bin/sandbox-exec"
+"""By its absolute path: a name would be looked up on a PATH that others write."""
+
+PROFILE = "profile"
+"""Key of the profile in `Launch.files`. Its text stands in a file (`{path:profile}` in argv): macOS has no memfd, and a
+profile in argv is too long for some boundaries and seen by everybody for all."""
+
+CONTROL = "control"
+"""The descriptor between the spawner and the first program inside (`{fd:control}` in argv)."""
+
+PROXY_USER = "skep"
+
+
+class Proxy(msgspec.Struct, frozen=True):
+    """Where the run's proxy listens on the loopback, and the token that tells its clients from everybody else's.
+
+    macOS has no private loopback, so any program of the machine can connect to the port; only this run has the token.
+    """
+
+    port: int
+    token: str
+
+
+class Inside(msgspec.Struct, frozen=True):
+    """What the first program inside is told, as JSON on its control descriptor. No secret stands in any argv."""
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: str
+    forbidden_write: str
+    hidden: tuple[str, ...]
+    port: int | None
+    network: str
+    processes: int | None
+    file_size: int | None
+
+
+def compile(
+    boundary: Boundary,
+    argv: Iterable[str],
+    *,
+    tag: str,
+    python: str,
+    shim: str,
+    proxy: Proxy | None = None,
+    terminal: str | None = None,
+    services: Iterable[str] = (),
+    reads: Iterable[str] = (),
+    sandbox_exec: str = SANDBOX_EXEC,
+) -> Launch:
+    """The launch that enforces `boundary` on `argv`.
+
+    `tag` names the run (letters, digits, dashes), in the unified log and to find its processes. `python` and `shim` are
+    the interpreter and the program that run first inside (`spawn.first_program()`), `reads` what these need where the
+    boundary reads little. `terminal` is the worker's own pseudo-terminal. `services` are Mach services the operator
+    grants by name. Raises Unenforceable where macOS cannot hold what the boundary says, naming the key.
+    """
+    argv = tuple(argv)
+    if not argv:
+        raise Unenforceable("no command", key="worker.command")
+    if not tag or not tag.isascii() or not tag.replace("-", "").isalnum():
+        raise ValueError(f"a tag of letters, digits and dashes, not {tag!r}")
+    refuse(boundary)
+    if boundary.rules.mode == "filtered" and proxy is None:
+        raise Unenforceable("domains are filtered by a proxy and none was given", key="network.allow")
+    granted = tuple(sorted(set(services)))
+    for name in granted:
+        if name in _services.FORBIDDEN:
+            raise Unenforceable(f"{name} {_services.FORBIDDEN[name]}; it cannot be granted", key="services")
+    for path in (python, shim):
+        if boundary.access_to(canonical(path)) == 0 and boundary.read == "host":
+            raise Unenforceable(f"{path} is hidden, and the first program inside needs it", key="filesystem.hide")
+    try:
+        text = print_profile(
+            rules_for(
+                boundary,
+                port=proxy.port if proxy and boundary.rules.mode != "none" else None,
+                tag=tag,
+                terminal=terminal,
+                allow_services=granted,
+                reads=(python, shim, *reads),
+            ),
+            message=tag,
+        )
+    except ProfileError as error:
+        raise Unenforceable(str(error), key="filesystem") from None
+    inside = Inside(
+        argv=argv,
+        env=worker_environment(boundary.env, proxy if boundary.rules.mode != "none" else None),
+        cwd=boundary.cwd,
+        forbidden_write=_outside(boundary, tag),
+        hidden=tuple(
+            rule.path for rule in boundary.hides if rule.kind != "absent" and not boundary.access_to(rule.path)
+        ),
+        port=proxy.port if proxy and boundary.rules.mode != "none" else None,
+        network=boundary.rules.mode,
+        processes=boundary.limits.processes,
+        file_size=boundary.limits.file_size,
+    )
+    command = (sandbox_exec, "-f", f"{{path:{PROFILE}}}", python, "-I", "-S", shim, f"{{fd:{CONTROL}}}")
+    return Launch(
+        argv=command,
+        args=(),
+        files={PROFILE: text.encode()},
+        config=msgspec.json.encode(inside),
+        destinations=(),
+        layers=layers(boundary),
+        evidence=text,
+    )
+
+
+def layers(boundary: Boundary) -> dict[str, bool | str]:
+    """What is in force when this launch's worker runs."""
+    limited = boundary.limits
+    return {
+        "filesystem": True,
+        "pid": "signals and process information only; macOS has no process namespace",
+        "ipc": "shared memory by name, System V refused; POSIX semaphores are the machine's",
+        "mach": True,
+        "environment": True,
+        "sockets": True,
+        "hidden": any(rule.kind != "absent" for rule in boundary.hides),
+        "network": boundary.rules.mode != "open",
+        "proxy": boundary.rules.mode == "filtered",
+        "transparent": "macOS cannot redirect what ignores the proxy; it reaches nothing",
+        "strict": boundary.strict,
+        "processes": limited.processes is not None,
+        "file-size": limited.file_size is not None,
+    }
+
+
+def worker_environment(env: Mapping[str, str], proxy: Proxy | None) -> dict[str, str]:
+    """The worker's environment: the boundary's, the way to the proxy, and where Apple's tools keep their caches.
+
+    All proxy variables hold an `http://` URL: `socks5h://` makes some clients raise when they are built. The loopback
+    goes direct, since no proxy reaches a server the worker started.
+    """
+    made = dict(env)
+    if temporary := env.get("TMPDIR"):
+        # xcrun and clang ignore TMPDIR and write below the user's shared cache folder, where what the worker leaves
+        # would be loaded by the user's own compiler.
+        made.setdefault("CLANG_MODULE_CACHE_PATH", str(PurePosixPath(temporary, "clang-modules")))
+        made.setdefault("xcrun_nocache", "1")
+    if proxy is not None:
+        url = f"http://{PROXY_USER}:{proxy.token}@127.0.0.1:{proxy.port}"
+        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+            made[name] = made[name.lower()] = url
+        made["NO_PROXY"] = made["no_proxy"] = "localhost,127.0.0.1,::1"
+        made["NODE_USE_ENV_PROXY"] = "1"
+        made.setdefault(
+            "JAVA_TOOL_OPTIONS",
+            f"-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={proxy.port} "
+            f"-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={proxy.port} -Dhttp.nonProxyHosts=localhost|127.*|[::1]",
+        )
+    return made
+
+
+def _outside(boundary: Boundary, tag: str) -> str:
+    """A file that must not be creatable, in the first folder of the user's that no root covers."""
+    for folder in (boundary.home, "/private/var/tmp", "/private/tmp", "/Users/Shared"):
+        path = f"{canonical(folder).rstrip('/')}/.{tag}"
+        if boundary.access_to(path) < 2:
+            return path
+    raise Unenforceable("every folder a user can write is a root; name narrower ones", key="filesystem.write")

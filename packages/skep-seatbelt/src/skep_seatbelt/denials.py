@@ -1,0 +1,96 @@
+"""What the unified log says was denied, as values. Pure: lines in, values out.
+
+The log is for people. It drops repeats, comes late and can miss events, so nothing is decided by it. Each denial of a
+run carries the run's tag as its message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from .places import canonical
+from .services import FORBIDDEN, HINTS
+
+MAX_LINE = 16 * 1024
+"""Bytes of a line that are looked at."""
+
+LOG = ("/usr/bin/log", "stream", "--style", "ndjson", "--level", "error", "--predicate")
+
+
+class Denial(msgspec.Struct, frozen=True):
+    """One line of the log. `target` is a path, a Mach name, an address, or empty. `count` adds up its repeats."""
+
+    process: str
+    pid: int
+    operation: str
+    target: str
+    count: int = 1
+
+
+_EVENT = re.compile(
+    r"(?:(?P<repeats>\d+) duplicate reports? for )?"
+    r"Sandbox: (?P<process>.+?)\((?P<pid>\d+)\) (?:System Policy: )?deny(?:\(\d+\))? (?P<operation>[a-z0-9*-]+)"
+    r"(?: (?P<target>[^\n]*))?"
+)
+
+
+def log_command(tag: str) -> tuple[str, ...]:
+    """The command whose output holds the denials of a run. It takes about 100 ms to attach."""
+    return (*LOG, f'sender == "Sandbox" AND eventMessage CONTAINS "{tag}"')
+
+
+def parse_line(line: str, *, tag: str) -> Denial | None:
+    """The denial of the run `tag` in a line of the log, in `ndjson` or any other style; None when it is none."""
+    line = line[:MAX_LINE]
+    message = line
+    if line.lstrip().startswith("{"):
+        try:
+            message = msgspec.json.decode(line, type=_Entry).message
+        except msgspec.MsgspecError:
+            return None
+    found = _EVENT.search(message)
+    if found is None or tag not in message:
+        return None
+    target = (found["target"] or "").removesuffix(tag).strip()
+    return Denial(found["process"], int(found["pid"]), found["operation"], target, int(found["repeats"] or 1))
+
+
+def collect(lines: Iterable[str], *, tag: str) -> list[Denial]:
+    """The denials of a run, one for each process name, operation and target, in the order first seen."""
+    found: dict[tuple[str, str, str], Denial] = {}
+    for line in lines:
+        if denial := parse_line(line, tag=tag):
+            key = (denial.process, denial.operation, denial.target)
+            before = found.get(key)
+            count = denial.count + (before.count if before else 0)
+            found[key] = msgspec.structs.replace(before or denial, count=count)
+    return list(found.values())
+
+
+def advise(denial: Denial) -> str:
+    """One line for people: what was denied, and what would allow it."""
+    what = f"{denial.process}: {denial.operation} {denial.target}".rstrip()
+    path = canonical(denial.target)
+    if denial.operation == "mach-lookup":
+        if reason := FORBIDDEN.get(denial.target):
+            return f"{what}: this service {reason}; it cannot be granted"
+        hint = HINTS.get(denial.target)
+        return f"{what}: {hint + '; ' if hint else ''}services={denial.target!r} would grant it"
+    if denial.operation.startswith("file-write") and path.startswith("/"):
+        return f"{what}: --write {path} would allow it"
+    if denial.operation.startswith("file-read") and path.startswith("/"):
+        return f"{what}: --grant {path} would allow it"
+    if denial.operation == "network-outbound" and path.startswith("/"):
+        return f"{what}: --socket {path} would allow it"
+    if denial.operation.startswith("network-"):
+        return f"{what}: the program ignores the proxy settings, and macOS cannot redirect it"
+    if denial.operation == "forbidden-sandbox-reinit":
+        return f"{what}: a sandbox cannot start another one on macOS; turn the inner one off"
+    return what
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    message: str = msgspec.field(name="eventMessage", default="")

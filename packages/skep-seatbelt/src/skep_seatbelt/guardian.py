@@ -1,0 +1,238 @@
+"""The small parent of a sandbox, outside it: whatever dies, and however, nothing of the run is left.
+
+macOS has neither a parent-death signal nor a subreaper nor a process namespace. What it has is the sandbox itself: no
+process can leave it. Every profile lets its processes look up one Mach name that no other sandbox allows; so the
+processes of a run are those the kernel says may look it up, and may not look up the same name with a letter more.
+A process that is not sandboxed may look up both, one in another sandbox neither (or both).
+
+It speaks over one socket, the lifeline, as the guardian of the Linux backend does:
+
+    to it      `s` and a byte: send that signal to the worker;  `c`: continue after a stop;  `k`: end it
+               end-of-file: whoever asked for the sandbox is dead, so end it
+    from it    `stopped SIGNAL`, `limit wall`, `left NUMBER` (that could not be ended), `exit STATUS`, each a line
+
+Run as `python -I -S guardian.py FD`; the plan comes first on FD, NUL-terminated `key=value` records with an empty one
+at the end: argv (many), keep (descriptors of the child, many), stdin, stdout, stderr, terminal (its controlling
+terminal, maybe none), marker, wall (seconds). Stdlib only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import sys
+import termios
+import time
+
+ROUNDS = 200
+"""Times that the processes of the run are searched for and killed. What is left after all outran every one."""
+
+PAUSE = 0.005
+"""Seconds between them, for what was killed to be gone."""
+
+FILTER_GLOBAL_NAME = 2
+CHECK_NO_REPORT = 0x40000000
+"""`sandbox_filter_type` of sandbox_check, and the bit that keeps our questions out of the unified log."""
+
+MAX_PIDS = 65536
+
+
+class Plan:
+    """What is to be started and how it ends."""
+
+    def __init__(self, data: bytes) -> None:
+        self.records: dict[str, list[str]] = {}
+        for record in data.split(b"\0"):
+            if record:
+                key, _, value = os.fsdecode(record).partition("=")
+                self.records.setdefault(key, []).append(value)
+
+    def many(self, key: str) -> list[str]:
+        return self.records.get(key, [])
+
+    def number(self, key: str) -> int | None:
+        values = self.records.get(key)
+        return int(values[-1]) if values else None
+
+
+def members(marker: str) -> list[int]:
+    """Processes of the run with that marker. Empty off macOS, where there is no such sandbox."""
+    if sys.platform != "darwin":
+        return []
+    system = ctypes.CDLL(None)
+    pids = (ctypes.c_int * MAX_PIDS)()
+    count = system.proc_listallpids(pids, ctypes.sizeof(pids))
+    flags = FILTER_GLOBAL_NAME | CHECK_NO_REPORT
+    name, other = marker.encode(), marker.encode() + b"x"
+    return [
+        pid
+        for pid in pids[: max(count, 0)]
+        if pid > 0
+        and system.sandbox_check(pid, b"mach-lookup", flags, ctypes.c_char_p(name)) == 0
+        and system.sandbox_check(pid, b"mach-lookup", flags, ctypes.c_char_p(other)) == 1
+    ]
+
+
+def start(plan: Plan) -> int:
+    """The child, leader of a session of its own with the run's terminal if there is one."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.setsid()
+        terminal = plan.number("terminal")
+        if terminal is not None:
+            fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
+        for target, key in enumerate(("stdin", "stdout", "stderr")):
+            os.dup2(int(plan.many(key)[0]), target)
+        kept = {int(fd) for fd in plan.many("keep")}
+        for fd in kept:
+            os.set_inheritable(fd, True)
+        close_all_but(kept)
+        for number in range(1, signal.NSIG):
+            try:
+                signal.signal(number, signal.SIG_DFL)
+            except (OSError, ValueError):
+                continue
+        argv = plan.many("argv")
+        os.execve(argv[0], argv, {"PATH": "/usr/bin:/bin:/usr/sbin:/sbin"})
+    except BaseException:
+        os._exit(127)
+
+
+def close_all_but(kept: set[int]) -> None:
+    start = 3
+    for fd in sorted(one for one in kept if one >= 3):
+        os.closerange(start, fd)
+        start = fd + 1
+    os.closerange(start, max(os.sysconf("SC_OPEN_MAX"), 1024) if os.sysconf("SC_OPEN_MAX") < 65536 else 65536)
+
+
+class Guardian:
+    def __init__(self, plan: Plan, lifeline: int) -> None:
+        self.plan = plan
+        self.lifeline = lifeline
+        self.child = 0
+        self.status: int | None = None
+
+    def say(self, line: str) -> None:
+        try:
+            os.write(self.lifeline, (line + "\n").encode())
+        except OSError:
+            pass
+
+    def run(self) -> None:
+        """Returns when nothing of the run is left; the last word on the lifeline is `exit STATUS`."""
+        for name in ("SIGINT", "SIGQUIT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGTSTP", "SIGTTOU", "SIGPIPE"):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+        wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_read, False)
+        os.set_blocking(wake_write, False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(wake_write)
+        self.child = start(self.plan)
+        used = {int(fd) for key in ("keep", "stdin", "stdout", "stderr", "terminal") for fd in self.plan.many(key)}
+        for fd in used - {0, 1, 2, self.lifeline}:
+            os.close(fd)
+        self.watch(wake_read)
+        left = self.end_everything()
+        if left:
+            self.say(f"left {left}")
+        self.say(f"exit {128 + signal.SIGKILL if self.status is None else self.status}")
+
+    def watch(self, wake: int) -> None:
+        wall = self.plan.many("wall")
+        end = time.monotonic() + float(wall[0]) if wall else None
+        while True:
+            timeout = None if end is None else max(0.0, end - time.monotonic())
+            ready = select.select([self.lifeline, wake], [], [], timeout)[0]
+            if wake in ready:
+                os.read(wake, 4096)
+                if self.reap(os.WNOHANG):
+                    return
+            if self.lifeline in ready and not self.obey():
+                return
+            if end is not None and time.monotonic() >= end:
+                self.say("limit wall")
+                return
+
+    def reap(self, how: int) -> bool:
+        """Whether the child has ended; its status is kept. A stop is told."""
+        while self.status is None:
+            pid, status = os.waitpid(self.child, how | os.WUNTRACED)
+            if pid == 0:
+                return False
+            if os.WIFSTOPPED(status):
+                self.say(f"stopped {os.WSTOPSIG(status)}")
+            else:
+                self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+        return True
+
+    def obey(self) -> bool:
+        """Carry out what came over the lifeline; False when it is over."""
+        try:
+            orders = os.read(self.lifeline, 64)
+        except OSError:
+            return False
+        at = 0
+        while at < len(orders):
+            order = orders[at : at + 1]
+            at += 1
+            if order == b"k":
+                return False
+            if order == b"c":
+                self.signal(signal.SIGCONT, group=True)
+            elif order == b"s" and at < len(orders):
+                # The terminal's signals go to the whole group, as from a terminal; others to the worker alone.
+                self.signal(orders[at], group=orders[at] in (signal.SIGINT, signal.SIGQUIT))
+                at += 1
+        return bool(orders)
+
+    def signal(self, number: int, *, group: bool) -> None:
+        try:
+            (os.killpg if group else os.kill)(self.child, number)
+        except OSError:
+            pass
+
+    def end_everything(self) -> int:
+        """Kills the child's group and every process of the run, until none is found; how many are left."""
+        found: list[int] = []
+        for _ in range(ROUNDS):
+            # The child is not reaped before its group is killed: its number is nobody else's so long.
+            if self.status is None:
+                self.signal(signal.SIGKILL, group=True)
+                self.reap(0)
+            found = members(self.plan.many("marker")[0])
+            for pid in found:
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except OSError:
+                    pass
+            if not found:
+                return 0
+            time.sleep(PAUSE)
+        return len(found)
+
+
+def main() -> None:
+    lifeline = int(sys.argv[1])
+    data = bytearray()
+    while not data.endswith(b"\0\0"):
+        block = os.read(lifeline, 65536)
+        if not block:
+            os._exit(1)
+        data += block
+    code = 0
+    try:
+        Guardian(Plan(bytes(data)), lifeline).run()
+    except BaseException as error:
+        os.write(lifeline, f"failed {type(error).__name__}: {error}\n".encode(errors="replace"))
+        code = 1
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""What macOS fixes: which spellings of a path are links, what a process needs to start, which devices everybody uses.
+
+Data and string work only; nothing here looks at a disk.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+
+LINKS = (
+    ("/tmp", "/private/tmp"),
+    ("/var", "/private/var"),
+    ("/etc", "/private/etc"),
+    ("/home", "/System/Volumes/Data/home"),
+)
+"""Links of every macOS. The kernel asks about the right side; a rule about the left one is dead, and a dead deny is
+open."""
+
+DATA = "/System/Volumes/Data"
+
+FIRMLINKED = ("/Applications", "/Library", "/Users", "/Volumes", "/cores", "/opt", "/private", "/usr/local")
+"""Folders of the data volume that appear at the root: two names of one folder, with no link between them."""
+
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/dev/dtracehelper", "/dev/stdout", "/dev/stderr")
+"""Written by almost everything; none of them keeps anything."""
+
+TERMINALS = "^/dev/(tty|pty|cu[.]|console)"
+"""A terminal of the user's takes keystrokes from whoever may ioctl it."""
+
+OWN_TERMINAL = "com.apple.sandbox.pty"
+"""The extension the kernel gives a process for pseudo-terminals it opened itself."""
+
+STARTUP_READS = (
+    *("/System", "/usr", "/bin", "/sbin", "/Library/Apple", "/Library/Frameworks", "/Library/Developer"),
+    *("/Library/Preferences/Logging", "/Applications/Xcode.app", "/opt/homebrew", "/opt/local", "/nix/store", "/dev"),
+    *("/private/etc", "/private/var/db/dyld", "/private/var/db/timezone", "/private/var/db/xcode_select_link"),
+    *("/private/var/select", "/private/var/db/mds/messages", "/private/var/run/mDNSResponder"),
+)
+"""What `read = "minimal"` still reads, whatever the boundary lists: without it nothing starts, or no compiler does.
+`/System` covers the cryptexes and the dyld cache."""
+
+PLAIN = "/_-~ %,=@:"
+"""Means itself in every dialect of regular expressions."""
+
+ANY_NAME = "[^/]+"
+
+RESOLVER = "/private/var/run/mDNSResponder"
+
+
+def canonical(path: str) -> str:
+    """`path` by the name the kernel uses for it, as far as that follows from the name alone."""
+    for link, target in LINKS:
+        if path == link or path.startswith(link + "/"):
+            path = target + path[len(link) :]
+    if path.startswith(DATA + "/"):
+        short = path[len(DATA) :]
+        if _firmlinked(short):
+            return short
+    return path
+
+
+def spellings(path: str) -> tuple[str, ...]:
+    """Every name under which the kernel might ask about `path`. macOS 11 and 12 were seen to use the long one."""
+    short = canonical(path)
+    return (short, DATA + short) if _firmlinked(short) else (short,)
+
+
+def ancestors(path: str) -> tuple[str, ...]:
+    """The folders above a path, shallow first, without `/`."""
+    parts = path.strip("/").split("/")[:-1]
+    return tuple("/" + "/".join(parts[: count + 1]) for count in range(len(parts)))
+
+
+def below(path: str, folder: str) -> bool:
+    """Is `path` the folder, or in it?"""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def pattern_for(name: str, *, fold: bool = False) -> str:
+    """A regular expression for `name`; with `fold`, for every name that APFS takes for it, and a few more.
+
+    A name that does not exist yet can be created in any case: `.Git` is `.git` to whoever looks it up. `k` and `s` have
+    variants outside ASCII. What is not ASCII, and the two characters that cannot stand in an expression, are written as
+    "some characters but a slash": it may be composed or not, and bytes or characters may be counted.
+    """
+    parts: list[str] = []
+    for character in unicodedata.normalize("NFC", name):
+        if not character.isascii() or not character.isprintable() or character in '"\\':
+            if not parts or parts[-1] != ANY_NAME:
+                parts.append(ANY_NAME)
+        elif character.isalpha() and fold:
+            either = f"[{character.lower()}{character.upper()}]"
+            parts.append(f"({either}|[^ -~]+)" if character in "kKsS" else either)
+        elif character.isalnum() or character in PLAIN:
+            parts.append(character)
+        else:
+            parts.append("\\" + character)
+    return "".join(parts)
+
+
+def _firmlinked(path: str) -> bool:
+    return any(below(path, folder) for folder in FIRMLINKED)

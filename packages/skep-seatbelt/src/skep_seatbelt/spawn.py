@@ -1,0 +1,252 @@
+"""Start a launch under a guardian, and follow it to its end."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+from skep_policy.launch import Launch
+
+from .compile import CONTROL, PROFILE
+from .diagnose import classify
+from .errors import BackendUnavailable
+from .evaluate import Profile
+from .profile import MARKER
+
+MAX_DIAGNOSTICS = 65536
+
+
+class Ended(msgspec.Struct, frozen=True):
+    """How a launch ended. `exit_code` is the worker's, 128 + N on signal N, 126 or 127 when it could not be executed.
+
+    `limit` names the limit that ended it, `attestation` holds the answers of the first program inside, `left` counts
+    processes that could not be ended.
+    """
+
+    exit_code: int
+    limit: str | None
+    attestation: dict[str, bool | str]
+    left: int = 0
+    exec_error: int | None = None
+
+
+def first_program() -> tuple[str, str, tuple[str, ...]]:
+    """The interpreter, the shim, and what they read: arguments `python`, `shim` and `reads` of `compile`."""
+    python = os.path.realpath(sys.executable)
+    shim = os.path.realpath(os.path.join(os.path.dirname(__file__), "shim.py"))
+    return python, shim, tuple(dict.fromkeys(map(os.path.realpath, (sys.base_prefix, sys.base_exec_prefix))))
+
+
+def new_tag() -> str:
+    """A name for a run that nobody can guess: a process of another run must not carry its mark."""
+    return "skep-" + secrets.token_hex(12)
+
+
+def new_token() -> str:
+    """What tells the clients of a run's proxy from every other program of the machine."""
+    return secrets.token_urlsafe(24)
+
+
+class Sandbox:
+    """A launch that was spawned. `wait` once; `signal` and `kill` from any thread. Not reusable."""
+
+    def __init__(
+        self,
+        control: socket.socket,
+        lifeline: socket.socket,
+        process: subprocess.Popen[bytes],
+        *,
+        folder: str,
+        diagnostics: int,
+    ) -> None:
+        self._control = control
+        self._lifeline = lifeline
+        self._process = process
+        self._folder = folder
+        self._diagnostics = diagnostics
+        self.on_stop: Callable[[int], None] | None = None
+        """Called with the signal number when the worker was stopped (Ctrl-Z); continue with `resume`."""
+
+    def signal(self, number: int) -> None:
+        """The worker gets the signal. Nothing happens when it has ended."""
+        self._order(b"s" + bytes((number,)))
+
+    def resume(self) -> None:
+        """A stopped worker goes on."""
+        self._order(b"c")
+
+    def kill(self) -> None:
+        """Everything of the sandbox ends; `wait` returns soon."""
+        self._order(b"k")
+
+    def _order(self, order: bytes) -> None:
+        try:
+            self._lifeline.send(order)
+        except OSError:
+            pass
+
+    def wait(self, started: Callable[[], None] | None = None) -> Ended:
+        """Blocks until nothing of the sandbox is left. `started` is called when the worker has been executed.
+
+        Raises BackendUnavailable when the boundary could not be applied: the worker never ran.
+        """
+        try:
+            said = dict(map(_split, _lines(self._control)))
+            if "attest" in said and "exec" not in said and "refused" not in said and started is not None:
+                started()
+            words = self._follow_guardian()
+        finally:
+            self._lifeline.close()
+            self._control.close()
+            self._process.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
+            diagnostics = _drain(self._diagnostics)
+        if "failed" in words or "exit" not in words:
+            raise BackendUnavailable(f"the guardian of the sandbox failed: {words.get('failed', 'it was killed')}")
+        if "refused" in said:
+            raise BackendUnavailable(f"the boundary is not what it should be: {said['refused']}", check="attestation")
+        if "attest" not in said and "limit" not in words:
+            raise classify(diagnostics, int(words["exit"]))
+        return Ended(
+            exit_code=int(words["exit"]),
+            limit=words.get("limit"),
+            attestation=msgspec.json.decode(said.get("attest", "{}"), type=dict[str, bool | str]),
+            left=int(words.get("left", 0)),
+            exec_error=int(said["exec"]) if "exec" in said else None,
+        )
+
+    def _follow_guardian(self) -> dict[str, str]:
+        words: dict[str, str] = {}
+        for word, rest in map(_split, _lines(self._lifeline)):
+            if word != "stopped":
+                words[word] = rest
+            elif self.on_stop is not None:
+                self.on_stop(int(rest))
+            else:
+                self.resume()
+        return words
+
+
+def spawn(
+    launch: Launch,
+    *,
+    tag: str,
+    stdin: int = 0,
+    stdout: int = 1,
+    stderr: int = 2,
+    terminal: int | None = None,
+    wall: float | None = None,
+    running: int = 0,
+    folder: str | None = None,
+) -> Sandbox:
+    """Start the launch. `tag` is the one it was compiled with.
+
+    The descriptors reach the worker as they are: a terminal must be the worker's own (`relay.Terminal`), never the
+    user's. `terminal` becomes the controlling terminal. `wall` is in seconds; `running` counts this user's processes,
+    to which `limits.processes` is added. The profile stands in a new folder below `folder` (the temporary folder),
+    readable by this user alone, until the end.
+
+    Raises BackendUnavailable when the worker could write its own profile, or a descriptor is the user's terminal.
+    """
+    for fd in (stdin, stdout, stderr):
+        if os.isatty(fd) and (terminal is None or not os.path.sameopenfile(fd, terminal)):
+            raise BackendUnavailable("a worker with the user's terminal can type on it", check="terminal")
+    place = os.path.realpath(tempfile.mkdtemp(prefix="skep-", dir=folder))
+    kept: list[int] = []
+    try:
+        path = os.path.join(place, "profile.sb")
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(launch.files[PROFILE])
+        if Profile(launch.files[PROFILE].decode()).allows("file-write-data", path):
+            raise BackendUnavailable(f"the worker may write {place}, where its profile stands", check="profile")
+        own_control, its_control = socket.socketpair()
+        own_lifeline, its_lifeline = socket.socketpair()
+        diagnostics, its_diagnostics = os.pipe()
+        # The worker's own 2 travels beside: what sandbox-exec says must not stand among the worker's words.
+        kept += [its_control.detach(), its_lifeline.detach(), os.dup(stderr), its_diagnostics]
+        fills = {f"{{path:{PROFILE}}}": path, f"{{fd:{CONTROL}}}": str(kept[0])}
+        plan = _plan(
+            argv=[_fill(word, fills) for word in launch.argv],
+            keep=[kept[0], kept[2]],
+            stdin=[stdin],
+            stdout=[stdout],
+            stderr=[its_diagnostics],
+            terminal=[] if terminal is None else [terminal],
+            marker=[MARKER + tag],
+            wall=[] if wall is None else [wall],
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", os.path.join(os.path.dirname(__file__), "guardian.py"), str(kept[1])],
+            pass_fds=(*kept, stdin, stdout, *(() if terminal is None else (terminal,))),
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            env={},
+        )
+    except BaseException:
+        shutil.rmtree(place, ignore_errors=True)
+        raise
+    finally:
+        for fd in kept:
+            os.close(fd)
+    own_lifeline.sendall(plan)
+    head = f"{len(launch.config)} {running} {kept[2]}\n".encode()
+    threading.Thread(target=_tell, args=(own_control, head + launch.config), daemon=True).start()
+    return Sandbox(own_control, own_lifeline, process, folder=place, diagnostics=diagnostics)
+
+
+def _tell(control: socket.socket, config: bytes) -> None:
+    """The configuration, as the other end reads it; nothing is said when it never will."""
+    try:
+        control.sendall(config)
+    except OSError:
+        pass
+
+
+def _drain(fd: int) -> str:
+    """What sandbox-exec and the shim wrote as errors. The writers are gone, so nothing is waited for."""
+    os.set_blocking(fd, False)
+    text = b""
+    try:
+        while len(text) < MAX_DIAGNOSTICS and (block := os.read(fd, 65536)):
+            text += block
+    except BlockingIOError:
+        pass
+    os.close(fd)
+    return text.decode(errors="replace")
+
+
+def _fill(word: str, values: Mapping[str, str]) -> str:
+    return values.get(word, word)
+
+
+def _plan(**records: list[object] | list[str] | list[int] | list[float]) -> bytes:
+    lines = [f"{key}={value}" for key, values in records.items() for value in values]
+    return b"".join(os.fsencode(line) + b"\0" for line in lines) + b"\0"
+
+
+def _lines(sock: socket.socket) -> Iterator[str]:
+    pending = b""
+    while True:
+        try:
+            block = sock.recv(65536)
+        except ConnectionResetError:
+            return
+        if not block:
+            return
+        *lines, pending = (pending + block).split(b"\n")
+        for line in lines:
+            yield line.decode(errors="backslashreplace")
+
+
+def _split(line: str) -> tuple[str, str]:
+    word, _, rest = line.partition(" ")
+    return word, rest
