@@ -19,6 +19,7 @@ from typing import Final
 
 import msgspec
 from skep_policy.boundary import Access, Boundary, PathRule
+from skep_policy.clients import proxy_environment
 from skep_policy.launch import Launch
 
 from .errors import BackendUnavailable
@@ -252,10 +253,18 @@ def shim_records(
         yield "filter", strict_filter(ARCHES[facts.machine]).hex()
     for name, value in sorted(rlimits(boundary).items()):
         yield "rlimit", f"{name} {value}"
-    for name, value in sorted(boundary.env.items()):
+    for name, value in sorted(environment(boundary, network).items()):
         yield "env", f"{name}={value}"
     for word in argv:
         yield "argv", word
+
+
+def environment(boundary: Boundary, network: Network) -> dict[str, str]:
+    """The worker's variables; what the policy sets itself is left as it is."""
+    own: dict[str, str] = {}
+    if network.mode == "filtered":
+        own = proxy_environment(PROXY_PORT, transparent=network.transparent, services=bool(network.services))
+    return {**own, **boundary.env}
 
 
 def rlimits(boundary: Boundary) -> dict[str, int]:

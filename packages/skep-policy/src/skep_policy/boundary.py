@@ -32,6 +32,16 @@ class PathRule(msgspec.Struct, frozen=True, order=True):
     source: str = "built-in"
 
 
+class Watched(msgspec.Struct, frozen=True, order=True):
+    """A path that was absent before the launch. When it has appeared it is a finding; with `quarantine` it is moved away
+    first, because git of the host would run or obey what stands there.
+    """
+
+    path: str
+    reason: str
+    quarantine: bool = False
+
+
 class Limits(msgspec.Struct, frozen=True):
     """Seconds, bytes, counts; None is no limit of ours."""
 
@@ -49,9 +59,8 @@ class Boundary(msgspec.Struct, frozen=True):
     hide covers everything of its folder but that root): `resolve` makes such a pair only for the workspace and the
     run's own folders, and refuses an operator's root inside a hide. `reads` is what can be read when `read` is
     "minimal".
-    `watched` are paths absent before the launch that must be reported when they have appeared after it.
-    `mapped` maps a path the worker sees to the host folder that stands there (a run's copy at the repository's own
-    path); such a path is always also a root.
+    `watched` are paths absent before the launch that must be looked at after it. `mapped` maps a path the worker sees
+    to the host folder that stands there (a run's copy at the repository's own path); such a path is always also a root.
     """
 
     workspace: str
@@ -63,7 +72,7 @@ class Boundary(msgspec.Struct, frozen=True):
     protects: tuple[PathRule, ...]
     hides: tuple[PathRule, ...]
     reads: tuple[PathRule, ...]
-    watched: tuple[str, ...]
+    watched: tuple[Watched, ...]
     mapped: dict[str, str]
     read: Literal["host", "minimal"]
     devices: tuple[str, ...]

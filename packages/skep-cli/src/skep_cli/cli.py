@@ -1,0 +1,67 @@
+"""The group of commands; each is imported only when it is the one that was typed."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import version
+
+import click
+
+COMMANDS = {
+    "run": "run",
+    "exec": "execcmd",
+    "demo": "demo",
+    "doctor": "doctor",
+    "runs": "runs",
+    "review": "review",
+    "approve": "approve",
+    "deny": "approve:deny",
+    "audit": "auditcmd",
+    "policy": "policycmd",
+    "trust": "trust",
+}
+SHORT_HELP = {
+    "run": "Give a task to a worker and get a verified patch back.",
+    "exec": "Run one command here, in the boundary.",
+    "demo": "See the whole story on a throwaway repository.",
+    "doctor": "Try every layer on this machine.",
+    "runs": "List the runs.",
+    "review": "Look at a run before you decide.",
+    "approve": "Make a branch of a run's patch.",
+    "deny": "Turn a run down.",
+    "audit": "Check the record of runs.",
+    "policy": "Show, check and explain the policy.",
+    "trust": "Let a project's skep.toml widen the policy.",
+}
+
+
+class LazyGroup(click.Group):
+    """Help needs no imports, and a command needs only its own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        module, _, name = place.partition(":")
+        found = getattr(importlib.import_module(f".{module}", __package__), name or "command")
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(SHORT_HELP.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("skep-cli"), prog_name="skep")
+def cli() -> None:
+    """Run a worker nobody trusts inside the operating system's own sandbox, and get a patch back.
+
+    \b
+    First time:   skep doctor && skep demo
+    A command:    skep exec -- make test
+    A task:       skep run REPO "fix the failing test" --worker claude
+    """

@@ -1,0 +1,88 @@
+"""`skep doctor`: every layer really tried on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from typing import Any, Literal
+
+import click
+import msgspec
+from skep_policy.errors import PolicyError
+from skep_policy.facts import Facts
+
+
+class Check(msgspec.Struct, frozen=True):
+    id: str
+    status: Literal["ok", "warn", "fail"]
+    detail: str
+    fix: str = ""
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    usable: bool
+    backend: str
+    checks: list[Check]
+
+
+MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "red")}
+
+
+@click.command(short_help="Try every layer on this machine.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
+def command(as_json: bool, **_: Any) -> None:
+    """Try every layer of the boundary, the same way a run applies it, and print one line each.
+
+    Exits 0 when the sandbox is usable, 1 when it is not. Each failure comes with the command that fixes it.
+    """
+    diagnosis = diagnose()
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode())
+    else:
+        for check in diagnosis.checks:
+            mark, colour = MARKS[check.status]
+            click.echo(f"{click.style(mark.ljust(5), fg=colour)} {check.id}: {check.detail}")
+            if check.fix:
+                click.echo(f"      fix: {check.fix}")
+        click.echo("The sandbox is usable." if diagnosis.usable else "The sandbox is NOT usable: no worker will start.")
+    sys.exit(0 if diagnosis.usable else 1)
+
+
+def diagnose() -> Diagnosis:
+    """What is true of this machine now."""
+    checks = [_state(), _git()]
+    if sys.platform == "darwin":
+        from skep_seatbelt import probe as seatbelt_probe
+
+        backend, found = "seatbelt", seatbelt_probe()
+    else:
+        from skep_bwrap.probe import probe
+
+        with tempfile.TemporaryDirectory(prefix="skep-doctor-") as workspace:
+            backend, found = "bwrap", probe(os.path.realpath(workspace), environ=os.environ)
+    checks = [Check(c.id, c.status, c.detail, c.fix) for c in found.checks] + checks
+    return Diagnosis(found.usable, backend, checks)
+
+
+def _state() -> Check:
+    try:
+        folder = Facts.gather().state_dir
+    except PolicyError as error:
+        return Check("state", "warn", str(error), "set HOME or XDG_STATE_HOME")
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    if os.path.isdir(folder) and os.access(folder, os.W_OK):
+        return Check("state", "ok", f"runs are kept below {folder}")
+    return Check(
+        "state", "warn", f"{folder} cannot be written: `skep run` has nowhere to keep its record", "set XDG_STATE_HOME"
+    )
+
+
+def _git() -> Check:
+    from shutil import which
+
+    path = which("git")
+    if path is None:
+        return Check("git", "warn", "git is not on PATH: `skep run` needs it, `skep exec` does not", "install git")
+    return Check("git", "ok", path)

@@ -1,0 +1,107 @@
+"""`skep exec`: one command in place, in the boundary. Nothing here imports click: it is on the path of every command
+of an agent.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import msgspec
+from skep_bwrap.errors import BackendUnavailable
+from skep_policy.errors import PolicyError
+from skep_policy.facts import Facts
+from skep_policy.report import Egress, Report
+
+from . import policies
+from .flags import Flags
+from .session import Outcome, launch
+
+CANNOT_RUN = 125
+TIMED_OUT = 124
+
+
+def execute(flags: Flags, command: list[str]) -> int:
+    """Run the command in the current folder, which is its one writable root. Returns the exit status of this
+    process.
+    """
+    try:
+        facts = Facts.gather()
+        policy = policies.effective(flags, facts=facts, project=facts.cwd)
+        boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict)
+    except PolicyError as error:
+        return complain(str(error))
+    for line in policies.withheld_lines(policy, facts.cwd):
+        complain(line)
+    report = None
+    try:
+        if flags.report is not None:
+            report = open(
+                os.path.join(facts.cwd, flags.report), "wb"
+            )  # before the worker: a report that cannot be written is told now
+        outcome = launch(boundary, command, quarantine=os.path.join(facts.state_dir, "quarantine", str(os.getpid())))
+    except BackendUnavailable as error:
+        return complain(str(error))
+    except OSError as error:
+        return complain(f"{error.filename or 'sandbox'}: {error.strerror or error}")
+    status = TIMED_OUT if outcome.timed_out else outcome.exit_code
+    if report is not None:
+        with report:
+            report.write(msgspec.json.format(msgspec.json.encode(as_report(outcome, status)), indent=2) + b"\n")
+    for line in closing_lines(outcome, command):
+        complain(line)
+    return status
+
+
+def as_report(outcome: Outcome, status: int) -> Report:
+    return Report(
+        exit_code=status,
+        layers=outcome.layers,
+        attestation=outcome.attestation,
+        findings=outcome.findings,
+        egress=outcome.egress,
+    )
+
+
+def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
+    """What a person should know at the end, a line each: why it did not run, which limit hit, what was denied, what
+    appeared.
+    """
+    lines: list[str] = []
+    if outcome.exec_error is not None:
+        lines.append(f"{command[0]}: {os.strerror(outcome.exec_error)}")
+    if outcome.limit is not None:
+        lines.append(f"ended by the {outcome.limit} limit; --{outcome.limit} raises it")
+    lines += denial_lines(outcome.egress)
+    lines += [f"{finding.path}: {finding.kind}: {finding.detail}" for finding in outcome.findings]
+    return lines
+
+
+def denial_lines(egress: Egress) -> list[str]:
+    """Each denied destination with the flag that would allow it, where one would."""
+    lines: list[str] = []
+    for denied in egress.denied:
+        times = f" ({denied.count} times)" if denied.count > 1 else ""
+        target = f"{denied.host}:{denied.port}"
+        shown = denied.host if denied.port in (80, 443) else target
+        match denied.reason:
+            case "not-listed":
+                remedy = f"not in the allowlist; --allow {shown}"
+            case "private-address":
+                remedy = f'its address is private; `private = ["{denied.host}"]` under [network] in a policy file'
+            case "denied-by-rule":
+                remedy = "a deny rule names it; take the rule out"
+            case reason:
+                remedy = reason
+        lines.append(f"denied {target}{times}: {remedy}")
+    return lines
+
+
+def complain(line: str) -> int:
+    """One line on stderr, without what a terminal would act on. Returns the exit status of a launch that did not
+    happen.
+    """
+    text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
+    sys.stderr.write(f"skep: {text}\n")
+    sys.stderr.flush()
+    return CANNOT_RUN

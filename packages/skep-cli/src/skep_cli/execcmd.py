@@ -1,0 +1,35 @@
+"""`skep exec` as click sees it: help, completion, errors."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from .exec import execute
+from .options import collect, policy_flags
+
+
+@click.command(
+    "exec", short_help="Run one command here, in the boundary.", context_settings={"ignore_unknown_options": False}
+)
+@policy_flags()
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def command(command: tuple[str, ...], **values: Any) -> None:
+    """Run COMMAND in the current folder, which is the one place it may write.
+
+    It reaches no network unless --allow says so, sees an allowlist of the environment, and leaves no process behind.
+    Its input, output and terminal are its own.
+
+    \b
+    Exit status: the command's, 128+N when a signal N ended it; 124 on the --wall limit; 125 when skep
+    could not run it; 126 and 127 as in a shell.
+
+    \b
+    Examples:
+        skep exec -- make test
+        skep exec --allow '*.example.com' --wall 5m -- ./build.sh
+        skep exec --write ~/.cache/tool --env TOKEN -- tool sync
+    """
+    sys.exit(execute(collect(values), list(command)))

@@ -1,0 +1,140 @@
+"""The policy flags: one table, from which click's options and the short parser of `skep exec` are both made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Literal, NamedTuple
+
+import msgspec
+from skep_policy.check import check
+from skep_policy.policy import Env, Filesystem, Limits, Network, Policy, Worker
+
+SOURCE: Final = "command line"
+
+Kind = Literal["many", "one", "number", "switch"]
+
+
+class Flag(NamedTuple):
+    """`field` is the attribute of `Flags` it fills."""
+
+    name: str
+    field: str
+    kind: Kind
+    metavar: str
+    help: str
+
+
+POLICY_FLAGS: Final = (
+    Flag("--policy", "policy", "one", "FILE", "A policy file, on top of the user's and the project's."),
+    Flag(
+        "--allow",
+        "allow",
+        "many",
+        "DOMAIN",
+        "Let it reach DOMAIN[:PORT], *.DOMAIN, an address, a network, or * for all.",
+    ),
+    Flag("--deny", "deny", "many", "DOMAIN", "Never let it reach DOMAIN; beats every --allow."),
+    Flag("--write", "write", "many", "PATH", "One more folder or file it may write."),
+    Flag("--protect", "protect", "many", "PATH", "Read-only although a writable folder holds it."),
+    Flag("--hide", "hide", "many", "PATH", "Neither readable nor writable."),
+    Flag("--grant", "grant", "many", "PATH", "Take PATH off the hidden or protected set that is built in."),
+    Flag("--env", "env", "many", "NAME[=VALUE]", "Pass a variable, or set it."),
+    Flag(
+        "--git", "git", "switch", "", "Let it commit: objects, refs and index are writable, config and hooks are not."
+    ),
+    Flag("--socket", "socket", "many", "PATH", "Let it connect to one Unix socket of the host."),
+    Flag("--device", "device", "many", "PATH", "Let it use one device, such as /dev/kvm."),
+    Flag("--wall", "wall", "one", "TIME", "End it after TIME, such as 90s, 30m or 2h."),
+    Flag("--memory", "memory", "one", "SIZE", "Memory of all its processes together, such as 8GiB."),
+    Flag("--processes", "processes", "number", "N", "How many processes it may have at once."),
+    Flag("--file-size", "file_size", "one", "SIZE", "The largest file it may write."),
+    Flag("--toolchain", "toolchain", "many", "NAME", "Caches and registry of python, node, rust, go or jvm."),
+    Flag("--strict", "strict", "switch", "", "Also no Unix sockets and no nested namespaces."),
+)
+REPORT_FLAG: Final = Flag(
+    "--report", "report", "one", "FILE", "Write what was in force and what happened to FILE, as JSON."
+)
+
+
+class Flags(msgspec.Struct):
+    """What was typed, as typed."""
+
+    policy: str | None = None
+    allow: list[str] = []
+    deny: list[str] = []
+    write: list[str] = []
+    protect: list[str] = []
+    hide: list[str] = []
+    grant: list[str] = []
+    env: list[str] = []
+    git: bool = False
+    socket: list[str] = []
+    device: list[str] = []
+    wall: str | None = None
+    memory: str | None = None
+    processes: int | None = None
+    file_size: str | None = None
+    toolchain: list[str] = []
+    strict: bool = False
+    report: str | None = None
+
+    def as_policy(self) -> Policy:
+        """The layer these flags are. Raises PolicyError for a value that cannot be used."""
+        split = [text.partition("=") for text in self.env]
+        policy = Policy(
+            filesystem=Filesystem(
+                write=tuple(self.write),
+                protect=tuple(self.protect),
+                hide=tuple(self.hide),
+                grant=tuple(self.grant),
+                git=True if self.git else None,
+                devices=tuple(self.device),
+                sockets=tuple(self.socket),
+            ),
+            network=Network(allow=tuple(self.allow), deny=tuple(self.deny)),
+            env=Env(
+                pass_=tuple(name for name, equals, _ in split if not equals),
+                set={name: value for name, equals, value in split if equals},
+            ),
+            limits=Limits(wall=self.wall, memory=self.memory, processes=self.processes, file_size=self.file_size),
+            worker=Worker(toolchains=tuple(self.toolchain)),
+        )
+        check(policy, source=SOURCE)
+        return policy
+
+
+def parse_simple(words: Sequence[str], table: Sequence[Flag]) -> tuple[Flags, list[str]] | None:
+    """The flags before `--` and the command after it; None for whatever this parser leaves to click, errors included.
+
+    It accepts a subset of click's grammar: full names, `--name value` and `--name=value`, a command after `--`. That
+    is what scripts and agents type a thousand times a day, and click costs more to import than the sandbox to start.
+    """
+    known = {flag.name: flag for flag in table}
+    values: dict[str, Any] = {}
+    rest: Iterator[str] = iter(words)
+    for word in rest:
+        if word == "--":
+            command = list(rest)
+            return (Flags(**values), command) if command else None
+        name, equals, value = word.partition("=")
+        flag = known.get(name)
+        if flag is None:
+            return None
+        if flag.kind == "switch":
+            if equals:
+                return None
+            values[flag.field] = True
+            continue
+        if not equals:
+            value = next(rest, None)
+            if value is None:
+                return None
+        if flag.kind == "number":
+            if not (value.isascii() and value.isdigit()):
+                return None
+            values[flag.field] = int(value)
+        elif flag.kind == "many":
+            values.setdefault(flag.field, []).append(value)
+        else:
+            values[flag.field] = value
+    return None

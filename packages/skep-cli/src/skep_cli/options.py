@@ -1,0 +1,42 @@
+"""The flags of `flags.py` as click options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from .flags import POLICY_FLAGS, REPORT_FLAG, Flag, Flags
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+PATHS = {"FILE": click.Path(), "PATH": click.Path()}
+
+
+def option(flag: Flag) -> Callable[[F], F]:
+    """One flag as a click option that passes its value as `flag.field`."""
+    if flag.kind == "switch":
+        return click.option(flag.name, flag.field, is_flag=True, help=flag.help)
+    kind = click.INT if flag.kind == "number" else PATHS.get(flag.metavar, click.STRING)
+    return click.option(
+        flag.name, flag.field, multiple=flag.kind == "many", metavar=flag.metavar, type=kind, help=flag.help
+    )
+
+
+def policy_flags(*, report: bool = True) -> Callable[[F], F]:
+    """Decorates a command with all policy flags; `collect` makes `Flags` of its keyword arguments."""
+    table: Sequence[Flag] = (*POLICY_FLAGS, REPORT_FLAG) if report else POLICY_FLAGS
+
+    def decorate(command: F) -> F:
+        for flag in reversed(table):
+            command = option(flag)(command)
+        return command
+
+    return decorate
+
+
+def collect(values: dict[str, Any]) -> Flags:
+    """Takes the flags out of a command's keyword arguments."""
+    taken = {flag.field: values.pop(flag.field) for flag in (*POLICY_FLAGS, REPORT_FLAG) if flag.field in values}
+    return Flags(**{key: list(value) if isinstance(value, tuple) else value for key, value in taken.items()})

@@ -1,0 +1,131 @@
+"""`skep policy`: what is in force and where it comes from; what a decision would be, by the code that makes it in a
+run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import msgspec
+from skep_policy.boundary import Boundary
+from skep_policy.errors import PolicyError
+from skep_policy.explain import Explanation, explain_host, explain_path
+from skep_policy.facts import Facts
+from skep_policy.layers import Effective
+from skep_policy.load import load_policy
+
+from . import policies
+from .errors import UsageError
+from .flags import Flags
+from .options import collect, policy_flags
+
+
+@click.group(short_help="Show, check and explain the policy.")
+def command() -> None:
+    """What a worker started in this folder may do. Every subcommand takes the flags of `skep exec`."""
+
+
+def in_force(values: dict[str, Any]) -> tuple[Effective, Flags, Facts]:
+    """The policy for the current folder with the flags of a command taken out of its arguments. Raises UsageError."""
+    flags = collect(values)
+    try:
+        facts = Facts.gather()
+        return policies.effective(flags, facts=facts, project=facts.cwd), flags, facts
+    except PolicyError as error:
+        raise UsageError(str(error)) from None
+
+
+def boundary_of(policy: Effective, flags: Flags, facts: Facts) -> Boundary:
+    try:
+        return policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict)
+    except PolicyError as error:
+        raise UsageError(str(error)) from None
+
+
+def as_json(value: object) -> None:
+    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
+JSON: Callable[[Any], Any] = click.option("--json", "json", is_flag=True, help="One JSON document on stdout.")
+
+
+@command.command()
+@policy_flags(report=False)
+@JSON
+def show(json: bool, **values: Any) -> None:
+    """Print every value in force with the layer it comes from, the paths it protects and hides, and what was
+    withheld.
+    """
+    policy, flags, facts = in_force(values)
+    boundary = boundary_of(policy, flags, facts)
+    if json:
+        as_json(
+            {
+                "entries": policy.entries,
+                "withheld": policy.withheld,
+                "roots": boundary.roots,
+                "protects": boundary.protects,
+                "hides": boundary.hides,
+                "env": sorted(boundary.env),
+                "network": boundary.rules.mode,
+            }
+        )
+        return
+    for entry in policy.entries:
+        click.echo(f"{entry.key} = {entry.value}  ({entry.source})")
+    for title, rules in (("writable", boundary.roots), ("protected", boundary.protects), ("hidden", boundary.hides)):
+        click.echo(f"\n{title}:")
+        for rule in rules:
+            absent = "; absent" if rule.kind == "absent" else ""
+            click.echo(f"  {rule.path}  ({rule.source}{absent}) {rule.reason}")
+    click.echo(f"\nnetwork: {boundary.rules.mode}")
+    for entry in policy.withheld:
+        click.echo(f"withheld until `skep trust {facts.cwd}`: {entry.key} = {entry.value}  ({entry.source})")
+
+
+@command.command()
+@click.argument("file", required=False, type=click.Path())
+@policy_flags(report=False)
+def check(file: str | None, **values: Any) -> None:
+    """Check FILE, or everything that applies to the current folder, to the last value. Exits 0 when it can be used."""
+    if file is not None:
+        try:
+            load_policy(file)
+        except PolicyError as error:
+            raise UsageError(str(error)) from None
+    policy, flags, facts = in_force(values)
+    boundary_of(policy, flags, facts)
+    click.echo("the policy can be used" if file is None else f"{file} can be used")
+
+
+@command.command()
+@click.argument("target")
+@policy_flags(report=False)
+@JSON
+def explain(target: str, json: bool, **values: Any) -> None:
+    """Say whether TARGET, a HOST[:PORT] or a path, may be reached, and which rule decides. Exits 0 when it may, 1
+    when not.
+    """
+    policy, flags, facts = in_force(values)
+    explanation: Explanation
+    if target.startswith(("/", "~", "./", "../")) or target in (".", ".."):
+        explanation = explain_path(boundary_of(policy, flags, facts), target)
+    else:
+        explanation = explain_host(policy, target)
+    if json:
+        as_json(explanation)
+    else:
+        rule = f" by {explanation.rule} ({explanation.source})" if explanation.rule else ""
+        click.echo(f"{target}: {'allowed' if explanation.allow else 'denied'}{rule}: {explanation.reason}")
+    sys.exit(0 if explanation.allow else 1)
+
+
+@command.command()
+def schema() -> None:
+    """Print the JSON Schema of a policy file."""
+    from skep_policy.schema import json_schema
+
+    as_json(json_schema())

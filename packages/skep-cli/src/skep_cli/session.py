@@ -1,0 +1,165 @@
+"""One worker in one boundary: proxy, sandbox, signals and terminal together, from before the spawn to the last
+event.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import signal
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from skep_bwrap.errors import BackendUnavailable
+from skep_bwrap.session import run
+from skep_policy.boundary import Boundary
+from skep_policy.events import EgressEvent
+from skep_policy.launch import Launch
+from skep_policy.report import Egress, Finding
+
+from . import terminal
+from .findings import look_after
+
+if TYPE_CHECKING:
+    from skep_bwrap.spawn import Sandbox
+    from skep_proxy import Proxy
+
+FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class Outcome(msgspec.Struct):
+    """What became of a worker; the fields of `report.Report`, and what only the command line needs."""
+
+    exit_code: int
+    limit: str | None
+    layers: dict[str, bool | str]
+    attestation: dict[str, bool | str | int]
+    findings: list[Finding]
+    egress: Egress
+    exec_error: int | None
+    evidence: str
+
+    @property
+    def timed_out(self) -> bool:
+        return self.limit == "wall"
+
+
+class Session:
+    """Everything of one launch that outlives a call: the proxy's thread, our end of its connection, signal handlers."""
+
+    def __init__(self, boundary: Boundary, on_event: Callable[[EgressEvent], None] | None) -> None:
+        self.boundary = boundary
+        self.egress = Egress()
+        self._on_event = on_event
+        self._proxy: Proxy | None = None
+        self._ours: _socket.socket | None = None
+        self._theirs: _socket.socket | None = None
+        self._previous: dict[int, object] = {}
+        self._sandbox: Sandbox | None = None
+
+    def connection(self) -> _socket.socket:
+        """The end for the sandbox of a connection on which the proxy will be listening once it was spawned."""
+        self._ours, self._theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        return self._theirs
+
+    def event(self, event: EgressEvent) -> None:
+        """On the proxy's thread. A decision that cannot be recorded is refused: the exception does that."""
+        if self._on_event is not None:
+            self._on_event(event)
+        self.egress.add(event)
+
+    def spawned(self, sandbox: Sandbox) -> None:
+        """The guardian was forked before there was a second thread; now the proxy may start one."""
+        self._sandbox = sandbox
+        sandbox.on_stop = terminal.on_stop(sandbox)
+        if self._ours is not None:
+            import socket
+
+            from skep_proxy import Proxy
+
+            self._proxy = Proxy(on_event=self.event)
+            self._proxy.adopt(socket.socket(fileno=self._ours.detach()), self.boundary.rules)
+        for number in FORWARDED:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                self._previous[number] = signal.signal(number, self._forward)
+
+    def _forward(self, number: int, frame: object) -> None:
+        if self._sandbox is not None:
+            self._sandbox.signal(number)
+
+    def close(self) -> None:
+        """No thread, descriptor or signal handler of the session is left; every event has been delivered."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]
+        if self._proxy is not None:
+            self._proxy.close()
+        for sock in (self._ours, self._theirs):
+            if sock is not None:
+                sock.close()
+
+
+def launch(
+    boundary: Boundary,
+    argv: Sequence[str],
+    *,
+    stdin: int = 0,
+    stdout: int = 1,
+    stderr: int = 2,
+    quarantine: str,
+    on_event: Callable[[EgressEvent], None] | None = None,
+    compiled: Callable[[Launch], None] | None = None,
+    spawned: Callable[[Sandbox], None] | None = None,
+    started: Callable[[], None] | None = None,
+    always_proxy: bool = False,
+) -> Outcome:
+    """Run `argv` in the boundary to its end; nothing of it is left on return. On the main thread, since it forwards
+    signals.
+
+    `always_proxy` starts the proxy for an empty allowlist too, so that what was asked for is on record. `quarantine`
+    is a folder, made when needed, for files that would make git of the host run code. `on_event` is called on the
+    proxy's thread before a decision takes effect; an exception from it denies.
+
+    Raises BackendUnavailable when the boundary could not be applied: the worker never ran.
+    """
+    session = Session(boundary, on_event)
+    proxied = boundary.rules.mode == "filtered" or (always_proxy and boundary.rules.mode == "none")
+
+    def on_spawn(sandbox: Sandbox) -> None:
+        session.spawned(sandbox)
+        if spawned is not None:
+            spawned(sandbox)
+
+    tty = terminal.controlling()
+    try:
+        outcome = run(
+            boundary,
+            argv,
+            proxy=session.connection() if proxied else None,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            tty=tty,
+            hand_tty=tty is not None and os.isatty(stdin) and os.isatty(stdout),
+            ignored=[number for number in FORWARDED if signal.getsignal(number) == signal.SIG_IGN],
+            compiled=compiled,
+            spawned=on_spawn,
+            started=started,
+        )
+    finally:
+        session.close()
+        if tty is not None:
+            os.close(tty)
+    return Outcome(
+        exit_code=outcome.exit_code,
+        limit=outcome.limit,
+        layers=outcome.layers,
+        attestation=dict(outcome.attestation),
+        findings=look_after(boundary, quarantine),
+        egress=session.egress,
+        exec_error=outcome.exec_error,
+        evidence=outcome.evidence,
+    )
+
+
+__all__ = ["BackendUnavailable", "Outcome", "launch"]

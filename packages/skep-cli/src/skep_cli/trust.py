@@ -1,0 +1,93 @@
+"""`skep trust`: look at what a project file widens, and pin the file by its hash."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+from skep_policy.errors import PolicyError
+from skep_policy.facts import Facts
+from skep_policy.layers import Layer, merge
+from skep_policy.load import parse_policy, read_text
+from skep_policy.trust import TrustStore
+
+from .errors import SkepError, UsageError
+from .policies import PROJECT_FILE
+from .state import guarded
+
+
+def _path(facts: Facts) -> str:
+    return os.path.join(facts.state_dir, "trusted.json")
+
+
+def trust_store(facts: Facts) -> TrustStore:
+    """What this user has trusted so far. Raises PolicyError when the store is not one."""
+    path = _path(facts)
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return TrustStore()
+    except OSError as error:
+        raise PolicyError(f"cannot be read: {error.strerror}", source=path) from None
+    return TrustStore.decode(data, source=path)
+
+
+def write_store(store: TrustStore, facts: Facts) -> None:
+    """The store is on disk, whole, whatever happens meanwhile."""
+    path = _path(facts)
+    with guarded(facts.state_dir):
+        os.makedirs(facts.state_dir, mode=0o700, exist_ok=True)
+        draft = f"{path}.{os.getpid()}"
+        with open(draft, "wb") as file:
+            file.write(store.encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+
+
+@click.command(short_help="Let a project's skep.toml widen the policy.")
+@click.argument("repo", type=click.Path(exists=True, file_okay=False))
+@click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+@click.option("--forget", is_flag=True, help="Trust it no longer.")
+def command(repo: str, yes: bool, forget: bool, **_: Any) -> None:
+    """Show what REPO's skep.toml widens, ask, and pin the file as it is now.
+
+    The file comes from the same place as the code that is not trusted: it may always narrow the policy, and what it
+    widens counts only after this. Any change to it asks again.
+    """
+    facts = Facts.gather()
+    project = os.path.realpath(repo)
+    path = os.path.join(project, PROJECT_FILE)
+    store = trust_store(facts)
+    if forget:
+        write_store(store.forgetting(project), facts)
+        click.echo(f"{path} is not trusted")
+        return
+    if not os.path.lexists(path):
+        raise UsageError(f"{path} does not exist: there is nothing to trust")
+    try:
+        text = read_text(path)
+        policy = parse_policy(text, source=path)
+        withheld = merge([Layer(path, policy, trusted=False, base=project)]).withheld
+    except PolicyError as error:
+        raise UsageError(str(error)) from None
+    if not withheld:
+        click.echo(f"{path} only narrows the policy: it counts without being trusted")
+        return
+    if not store.is_trusted(project, text.encode()):
+        click.echo(f"{path} asks for:")
+        for entry in withheld:
+            click.echo(f"  {entry.key} = {entry.value}")
+        if not yes and not _agreed():
+            raise SkepError(f"{path} is not trusted: it counts only where it narrows")
+        write_store(store.trusting(project, text.encode()), facts)
+    click.echo(f"{path} is trusted as it is now")
+
+
+def _agreed() -> bool:
+    if not os.isatty(0):
+        click.echo("no terminal to ask on; `skep trust --yes` allows it", err=True)
+        return False
+    return click.confirm("Allow it?")
