@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
+from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -33,8 +35,8 @@ class PathRule(msgspec.Struct, frozen=True, order=True):
 
 
 class Watched(msgspec.Struct, frozen=True, order=True):
-    """A path that was absent before the launch. When it has appeared it is a finding; with `quarantine` it is moved away
-    first, because git of the host would run or obey what stands there.
+    """A path that was absent before the launch. When it has appeared it is a finding; with `quarantine` it is moved
+    away first, because the host would run or obey what stands there (git's configuration, a key for ssh).
     """
 
     path: str
@@ -51,7 +53,7 @@ class Limits(msgspec.Struct, frozen=True):
     file_size: int | None = None
 
 
-class Boundary(msgspec.Struct, frozen=True):
+class Boundary(msgspec.Struct, frozen=True, dict=True):
     """Everything a backend needs, and nothing it could disagree with.
 
     `roots` are writable, shallow first. `protects` are read-only although a root covers them, `hides` unreadable
@@ -61,6 +63,8 @@ class Boundary(msgspec.Struct, frozen=True):
     "minimal".
     `watched` are paths absent before the launch that must be looked at after it. `mapped` maps a path the worker sees
     to the host folder that stands there (a run's copy at the repository's own path); such a path is always also a root.
+    `links` are links the worker could replace though what they lead to is protected, each with its text at launch: one
+    that says something else afterwards is a finding. `notes` are for people: what of the policy had no effect, and why.
     """
 
     workspace: str
@@ -81,29 +85,65 @@ class Boundary(msgspec.Struct, frozen=True):
     env: dict[str, str]
     limits: Limits
     strict: bool = False
+    links: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    notes: tuple[str, ...] = ()
 
     def access_to(self, path: str) -> Access:
-        """The access the worker has at an absolute path without links. Who wins is the order of the code."""
-        hide = _deepest(self.hides, path)
-        root = _deepest(self.roots, path)
-        if hide and not (root and _below(root.path, hide.path)):
-            return Access.HIDDEN
-        if _deepest(self.protects, path):
-            return Access.READ
+        """The access the worker has at an absolute path without links."""
+        return self.rule_for(path)[0]
+
+    def rule_for(self, path: str) -> tuple[Access, PathRule | None]:
+        """The access at an absolute path without links and the rule that decides it, None when it is the default. Who
+        wins is the order of the code.
+        """
+        hide = deepest(self._hides, path)
+        root = deepest(self._roots, path)
+        if hide and not (root and below(root.path, hide.path)):
+            return Access.HIDDEN, hide
+        if protect := deepest(self._protects, path):
+            return Access.READ, protect
         if root:
-            return Access.WRITE
-        if self.read == "minimal" and not _deepest(self.reads, path):
-            return Access.HIDDEN
-        return Access.READ
+            return Access.WRITE, root
+        if self.read == "minimal" and not deepest(self._reads, path):
+            return Access.HIDDEN, None
+        return Access.READ, None
+
+    @cached_property
+    def _roots(self) -> dict[str, PathRule]:
+        return by_path(self.roots)
+
+    @cached_property
+    def _protects(self) -> dict[str, PathRule]:
+        return by_path(self.protects)
+
+    @cached_property
+    def _hides(self) -> dict[str, PathRule]:
+        return by_path(self.hides)
+
+    @cached_property
+    def _reads(self) -> dict[str, PathRule]:
+        return by_path(self.reads)
 
 
-def _below(path: str, folder: str) -> bool:
+def below(path: str, folder: str) -> bool:
+    """True when an absolute path is a folder or stands inside it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
-def _deepest(rules: tuple[PathRule, ...], path: str) -> PathRule | None:
-    best: PathRule | None = None
+def by_path(rules: Iterable[PathRule]) -> dict[str, PathRule]:
+    """The rules by path, the first of each."""
+    found: dict[str, PathRule] = {}
     for rule in rules:
-        if _below(path, rule.path) and (best is None or len(rule.path) > len(best.path)):
-            best = rule
-    return best
+        found.setdefault(rule.path, rule)
+    return found
+
+
+def deepest(rules: dict[str, PathRule], path: str) -> PathRule | None:
+    """The rule of the deepest folder that holds an absolute path, or of the path itself: one look-up per folder."""
+    while rules:
+        if rule := rules.get(path):
+            return rule
+        if path == "/":
+            break
+        path = path.rpartition("/")[0] or "/"
+    return None
