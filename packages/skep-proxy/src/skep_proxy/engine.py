@@ -15,9 +15,9 @@ from skep_policy.rules import Rules
 from skep_policy.verdict import Verdict
 
 from .dial import Dialer
+from .flow import Pipes
 from .limits import Limits
 from .loop import Loop
-from .relay import Pipes
 from .resolver import Resolve, Resolver, getaddrinfo
 from .scope import Live, Scope
 
@@ -76,6 +76,11 @@ class Engine:
         self.stats.connections += 1
         self.stats.accepted += 1
         scope.live.add(live)
+
+    def passed_on(self, scope: Scope, live: Live, to: Live) -> None:
+        """The same client connection has another owner."""
+        scope.live.discard(live)
+        scope.live.add(to)
 
     def closed(self, scope: Scope, live: Live) -> None:
         if live not in scope.live:

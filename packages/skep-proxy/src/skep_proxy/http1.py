@@ -26,7 +26,7 @@ _DIGITS = re.compile(rb"[0-9]{1,18}")
 
 HOP_BY_HOP = frozenset(
     (
-        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
+        *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"transfer-encoding", b"upgrade"),
         *(b"proxy-authorization", b"proxy-authenticate", b"proxy-authentication-info"),
     )
 )
@@ -38,7 +38,7 @@ KEPT_IN_SPITE_OF_CONNECTION = frozenset(
 """`Connection: host` must not strip what the next reader depends on; such options are ignored."""
 
 
-class BadMessage(Exception):
+class BadMessage(ValueError):
     """What was read is not HTTP/1.1 that has exactly one reading. `status` is what a client is told."""
 
     def __init__(self, problem: str, *, status: int = 400) -> None:

@@ -103,6 +103,9 @@ class Deadlines:
     def drop(self, owner: object) -> None:
         self._due.pop(owner, None)
 
+    def has(self, owner: object) -> bool:
+        return owner in self._due
+
     def first(self) -> float | None:
         """When the next owner runs out, in the loop's time."""
         for deadline, _ in self._due.values():

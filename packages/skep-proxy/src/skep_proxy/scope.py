@@ -6,7 +6,7 @@ from typing import Protocol
 
 from skep_policy.rules import Rules
 
-from .relay import Allowance
+from .flow import Allowance
 from .synthetic import Names
 
 

@@ -16,9 +16,10 @@ from skep_policy.verdict import BUDGET, MALFORMED, Verdict
 from . import denial, http1
 from .dial import Attempt, Failure
 from .engine import Engine, tune
+from .flow import COPY, Filter, linger_reset
 from .loop import READ
 from .passing import MAGIC, Refused, close_all, receive
-from .relay import COPY, Gate, Relay, linger_reset
+from .relay import Relay, closed_by
 from .scope import Scope
 from .tls import SniGate
 
@@ -33,7 +34,20 @@ class Session:
     """Owns the client's socket until it becomes a tunnel's or a forwarder's."""
 
     __slots__ = (
-        *("attempt", "buffer", "client", "closed", "drained", "engine", "host", "looked", "port", "relay", "scope"),
+        *(
+            "attempt",
+            "before",
+            "buffer",
+            "client",
+            "closed",
+            "drained",
+            "engine",
+            "host",
+            "looked",
+            "port",
+            "relay",
+            "scope",
+        ),
         *("verdict", "via"),
     )
 
@@ -49,6 +63,7 @@ class Session:
         self.host = ""
         self.port = 0
         self.verdict: Verdict | None = None
+        self.before = 0, 0
         self.drained = 0
         self.closed = False
 
@@ -129,7 +144,7 @@ class Session:
             if self.looked <= self.engine.limits.head:
                 return False
             text = f"the request head is longer than {self.engine.limits.head} bytes"
-            self._answer(denial.response(431, "head-too-large", text))
+            self.say_goodbye(denial.response(431, "head-too-large", text))
             return True
         head, self.buffer = self.buffer[:end], self.buffer[end:]
         self.looked = 0
@@ -139,10 +154,23 @@ class Session:
             if request.method == b"CONNECT":
                 self._connect(request.target.decode("ascii"))
             else:
-                raise http1.BadMessage("only CONNECT is spoken here", status=501)
+                self._forward(request)
         except http1.BadMessage as bad:
-            self._answer(denial.response(bad.status, "bad-request", bad.problem))
+            self.say_goodbye(denial.response(bad.status, "bad-request", bad.problem))
         return True
+
+    def _forward(self, request: http1.Request) -> None:
+        from .forward import Forward
+
+        self.closed = True
+        forward = Forward(self.engine, self.scope, self.client)
+        self.engine.passed_on(self.scope, self, forward)
+        forward.start(request, self.buffer)
+
+    def resume(self, buffer: bytes) -> None:
+        """Continue with a registered connection of which a complete request has been read."""
+        self.buffer = buffer
+        self._understood()
 
     def _connect(self, text: str) -> None:
         self.engine.loop.handle(self.client.fileno(), self._on_waiting)
@@ -180,22 +208,24 @@ class Session:
 
     def connected(self, upstream: socket.socket) -> None:
         self.attempt = None
-        engine = self.engine
         tune(upstream)
+        self.engine.loop.register(upstream.fileno(), self._on_waiting)
+        self.tunnel(upstream, to_client=self._granted())
+
+    def tunnel(self, upstream: socket.socket, *, to_client: bytes, bytes_in: int = 0, bytes_out: int = 0) -> None:
+        """Both sockets are one tunnel from here on. The byte counts are of what passed before it began."""
+        engine = self.engine
         engine.stats.tunnels += 1
-        relay = Relay(
-            engine.loop,
-            engine.pipes,
-            engine.handshakes,
-            self.client,
-            upstream,
-            to_client=self._granted(),
+        self.before = bytes_in, bytes_out
+        self.relay = relay = Relay(
+            *(engine.loop, engine.pipes, engine.handshakes, self.client, upstream),
+            to_client=to_client,
+            gate=self._gate(),
+            allowance=self.scope.allowance(self.host),
             done=self._tunnel_done,
         )
-        self.relay = relay
-        engine.loop.register(upstream.fileno(), relay.on_upstream)
         early, self.buffer = self.buffer, b""
-        relay.start(early, gate=self._gate(), allowance=self.scope.allowance(self.host))
+        relay.start(early)
 
     def failed(self, failure: Failure) -> None:
         self.attempt = None
@@ -203,12 +233,12 @@ class Session:
         if self.via == "transparent":
             self.abort()
         else:
-            self._answer(denial.response(failure.status, failure.reason, failure.detail))
+            self.say_goodbye(denial.response(failure.status, failure.reason, failure.detail))
 
     def _granted(self) -> bytes:
         return b"HTTP/1.1 200 Connection established\r\n\r\n" if self.via == "connect" else b""
 
-    def _gate(self) -> Gate | None:
+    def _gate(self) -> Filter | None:
         if self.scope.rules.sni == "off":
             return None
         return SniGate(self.host, lambda name: self.scope.rules.decide(name, self.port), limit=self.engine.limits.head)
@@ -221,8 +251,9 @@ class Session:
             error = relay.refused.verdict.reason
             engine.decided(relay.refused.host or self.host, self.port, self.via, relay.refused.verdict)
         elif relay.error is not None:
-            error = relay.error.strerror or type(relay.error).__name__
-        engine.ended(self.host, self.port, self.via, relay.down.moved, relay.up.moved, error)
+            error = closed_by(relay.error)
+        bytes_in, bytes_out = self.before
+        engine.ended(*(self.host, self.port, self.via), bytes_in + relay.down.moved, bytes_out + relay.up.moved, error)
         self.closed = True
         engine.closed(self.scope, self)
 
@@ -235,15 +266,16 @@ class Session:
         if self.via == "transparent":
             self.abort()
         else:
-            self._answer(denial.denied(host, port, verdict))
+            self.say_goodbye(denial.denied(host, port, verdict))
 
-    def _answer(self, data: bytes) -> None:
-        """The last bytes to this client. What it is still sending is read and dropped for a moment: closing with unread
-        bytes would send a reset, and the client might lose the answer.
+    def say_goodbye(self, data: bytes = b"") -> None:
+        """`data` are the last bytes to this client. What it is still sending is read and dropped for a moment:
+        closing with unread bytes would send a reset, and the client might lose the answer.
         """
         self.engine.handshakes.drop(self)
         try:
-            self.client.send(data)
+            if data:
+                self.client.send(data)
             self.client.shutdown(socket.SHUT_WR)
         except OSError:
             self.close()
@@ -267,7 +299,7 @@ class Session:
     def _silent(self) -> None:
         """The handshake took too long. A client that said nothing is told nothing."""
         if self.buffer:
-            self._answer(denial.response(408, "timeout", "the request did not arrive in time"))
+            self.say_goodbye(denial.response(408, "timeout", "the request did not arrive in time"))
         else:
             self.close()
 

@@ -23,7 +23,7 @@ from skep_policy.errors import MalformedHost
 from skep_policy.hosts import canonical_host
 from skep_policy.verdict import MALFORMED, SNI_MISMATCH, Verdict
 
-from .relay import Cut
+from .flow import Cut
 
 LIMIT = 65536
 """Bytes of a ClientHello with its record headers. The largest in use, with post-quantum keys, have a few thousand."""
@@ -148,43 +148,49 @@ def _host_name(content: _Reader) -> str:
 
 
 class SniGate:
-    """A relay's gate for the client's first bytes. `host` is canonical, `decide` judges another host at the same
-    port.
+    """A flow's filter for the client's first bytes: they are kept back until they are judged. `host` is canonical,
+    `decide` judges another host at the same port.
     """
 
-    __slots__ = ("_buffer", "_decide", "_host", "_limit", "_reader")
+    __slots__ = ("_buffer", "_decide", "_host", "_limit", "_reader", "rest", "state")
 
     def __init__(self, host: str, decide: Callable[[str], Verdict], *, limit: int = LIMIT) -> None:
+        self.state = "more"
+        self.rest = b""
         self._host = host
         self._decide = decide
         self._limit = limit
         self._buffer = bytearray()
         self._reader = HelloReader()
 
-    def feed(self, data: bytes) -> bytes | None:
-        """All bytes so far when they may pass, None when more are needed. Raises Cut."""
+    def feed(self, data: bytes) -> bytes:
+        """Nothing while more is needed, then all bytes so far. Raises Cut."""
         buffer = self._buffer
         unseen = len(buffer) if len(buffer) > 1 else 0
         buffer += data
         if buffer[0] != _HANDSHAKE or (len(buffer) > 1 and buffer[1] != 3):
-            return bytes(buffer)
+            return self._open()
         if len(buffer) == 1:
-            return None
+            return b""
         try:
             hello = self._reader.feed(bytes(buffer[unseen:]))
             if hello is not None:
                 self._judge(server_name(hello))
-                return bytes(buffer)
+                return self._open()
         except MalformedHello:
             raise Cut(Verdict(False, MALFORMED), self._host) from None
         if len(buffer) > self._limit:
             raise Cut(Verdict(False, MALFORMED), self._host)
-        return None
+        return b""
 
     def end(self) -> bytes:
         """What a client that sends no more may have passed: one byte that might have become TLS is not TLS."""
         if len(self._buffer) > 1:
             raise Cut(Verdict(False, MALFORMED), self._host)
+        return self._open()
+
+    def _open(self) -> bytes:
+        self.state = "open"
         return bytes(self._buffer)
 
     def _judge(self, name: str | None) -> None:
