@@ -25,6 +25,7 @@ from skep_policy.verdict import PRIVATE_ADDRESS, Verdict
 
 from .loop import Deadlines, Loop
 from .resolver import Resolver
+from .upstream import Hop, Upstream
 
 STAGGER = 0.25
 """Seconds before the next address is tried beside the ones that have not answered (RFC 8305 section 8)."""
@@ -52,28 +53,58 @@ class Owner(Protocol):
         """The final verdict, once, before the first packet; False ends the attempt without a further call."""
         ...
 
-    def connected(self, upstream: socket.socket) -> None: ...
+    def connected(self, upstream: socket.socket, hop: Hop | None) -> None:
+        """`hop` is the upstream proxy at the other end, None when it is the target itself (or a tunnel to it)."""
+        ...
 
     def failed(self, failure: Failure) -> None: ...
+
+
+class Pending(Protocol):
+    """A connection being made; `over` when nothing is left to wait for."""
+
+    over: bool
+
+    def abort(self) -> None:
+        """Nothing is open or waited for any more, and the owner hears nothing."""
+        ...
 
 
 class Dialer:
     """Makes connections on the loop's thread."""
 
-    def __init__(self, loop: Loop, resolver: Resolver, *, seconds: float) -> None:
+    def __init__(self, loop: Loop, resolver: Resolver, *, seconds: float, upstream: Upstream | None = None) -> None:
         self.loop = loop
         self.resolver = resolver
+        self.upstream = upstream or Upstream()
         self.own_ports: set[int] = set()
         """TCP ports this proxy itself listens on, in the network it dials from."""
         self.patience: Deadlines = loop.deadlines(seconds)
         self.stagger: Deadlines = loop.deadlines(STAGGER)
         self._probes: dict[int, socket.socket] = {}
 
-    def dial(self, host: str, port: int, verdict: Verdict, rules: Rules, owner: Owner) -> Attempt:
+    def dial(
+        self, host: str, port: int, verdict: Verdict, rules: Rules, owner: Owner, *, plain: bool = False
+    ) -> Pending:
         """Start towards `host`, canonical and allowed by `verdict` of `rules`. Calls of the owner may happen before
-        this returns.
+        this returns. `plain` is for HTTP requests that an upstream proxy takes as they are.
         """
-        attempt = Attempt(self, host, port, verdict, rules, owner)
+        hop = self.upstream.hop(host, port, plain=plain)
+        if hop is None:
+            return self.attempt(host, port, verdict, rules, owner)
+        if plain:
+            return self.attempt(hop.host, hop.port, verdict, None, owner, hop=hop)
+        from .hop import HopTunnel  # only where there is an upstream proxy
+
+        tunnel = HopTunnel(self, hop, host, port, owner)
+        tunnel.start(verdict)
+        return tunnel
+
+    def attempt(
+        self, host: str, port: int, verdict: Verdict, rules: Rules | None, owner: Owner, *, hop: Hop | None = None
+    ) -> Attempt:
+        """Start towards exactly this host; without rules, whatever its address is: the operator named it."""
+        attempt = Attempt(self, host, port, verdict, rules, owner, hop)
         attempt.start()
         return attempt
 
@@ -99,26 +130,27 @@ class Attempt:
     """One target being dialled."""
 
     __slots__ = (
-        "approved",
-        "dialer",
-        "host",
-        "last",
-        "over",
-        "owner",
-        "pending",
-        "port",
-        "remaining",
-        "rules",
-        "verdict",
+        *("approved", "dialer", "hop", "host", "last", "over", "owner", "pending", "port", "remaining"),
+        *("rules", "verdict"),
     )
 
-    def __init__(self, dialer: Dialer, host: str, port: int, verdict: Verdict, rules: Rules, owner: Owner) -> None:
+    def __init__(
+        self,
+        dialer: Dialer,
+        host: str,
+        port: int,
+        verdict: Verdict,
+        rules: Rules | None,
+        owner: Owner,
+        hop: Hop | None,
+    ) -> None:
         self.dialer = dialer
         self.host = host
         self.port = port
         self.verdict = verdict
         self.rules = rules
         self.owner = owner
+        self.hop = hop
         self.over = False
         self.approved = False
         self.remaining: list[str] = []
@@ -172,17 +204,17 @@ class Attempt:
         self._next()
 
     def _check(self, ip: str) -> Verdict:
-        verdict = self.rules.check_address(self.verdict, ip)
-        if not verdict.allow:
-            return verdict
-        own = self.port in self.dialer.own_ports and self.dialer.is_own_address(ip)
-        if own or (not self._may_be_private(verdict) and self.dialer.is_own_address(ip)):
+        verdict, rules = self.verdict, self.rules
+        private = True
+        if rules is not None:
+            verdict = rules.check_address(verdict, ip)
+            if not verdict.allow:
+                return verdict
+            # A rule for a loopback service is a rule for this machine.
+            private = verdict.private or rules.check_address(verdict, "127.0.0.1").allow
+        if (not private or self.port in self.dialer.own_ports) and self.dialer.is_own_address(ip):
             return Verdict(False, PRIVATE_ADDRESS, verdict.rule, verdict.source)
         return verdict
-
-    def _may_be_private(self, verdict: Verdict) -> bool:
-        """Loopback passes the check only where a rule asked for it, so own addresses are a question of global ones."""
-        return verdict.private or self.rules.check_address(verdict, "127.0.0.1").allow
 
     def _next(self) -> None:
         """Dial the next address, or give up when none is left or on its way."""
@@ -232,7 +264,7 @@ class Attempt:
     def _connected(self, sock: socket.socket) -> None:
         owner = self.owner
         self.abort()
-        owner.connected(sock)
+        owner.connected(sock, self.hop)
 
     def _too_late(self) -> None:
         detail = f"{self.host}:{self.port} did not answer within {self.dialer.patience.seconds:g} seconds"

@@ -20,6 +20,7 @@ from .limits import Limits
 from .loop import Loop
 from .resolver import Resolve, Resolver, getaddrinfo
 from .scope import Live, Scope
+from .upstream import Upstream
 
 KEEPALIVE = 60
 """Seconds of silence before the kernel asks whether the other end is still there."""
@@ -48,12 +49,19 @@ class Stats(msgspec.Struct):
 class Engine:
     """Lives on the loop's thread; see `Proxy` for what other threads may call."""
 
-    def __init__(self, *, on_event: OnEvent | None, limits: Limits, resolve: Resolve = getaddrinfo) -> None:
+    def __init__(
+        self,
+        *,
+        on_event: OnEvent | None,
+        limits: Limits,
+        resolve: Resolve = getaddrinfo,
+        upstream: Upstream | None = None,
+    ) -> None:
         self.loop = Loop()
         self.limits = limits
         self.pipes = Pipes()
         self.resolver = Resolver(self.loop, resolve)
-        self.dialer = Dialer(self.loop, self.resolver, seconds=limits.dial)
+        self.dialer = Dialer(self.loop, self.resolver, seconds=limits.dial, upstream=upstream)
         self.handshakes = self.loop.deadlines(limits.handshake)
         self.idle = self.loop.deadlines(limits.keep_alive)
         self.lingering = self.loop.deadlines(limits.linger)

@@ -7,6 +7,7 @@ from skep_policy.errors import MalformedHost
 from skep_policy.hosts import Target, parse_target
 
 from .http1 import BadMessage, Body, Request, Response, end_to_end
+from .upstream import Hop
 
 IDEMPOTENT = frozenset((b"GET", b"HEAD", b"OPTIONS"))
 """Methods that may be sent a second time when a kept connection turns out to be dead (RFC 9110 section 9.2.2)."""
@@ -50,19 +51,23 @@ def upgrade_asked(request: Request) -> bytes | None:
     return offered if offered and b"upgrade" in request.options and request.minor == 1 and request.body.empty else None
 
 
-def request_head(request: Request, target: Target, path: bytes, *, extra: bytes = b"") -> bytes:
-    """What the origin is sent. Host is what the target says, whatever the client's own Host field said."""
+def request_head(request: Request, target: Target, path: bytes, *, hop: Hop | None = None) -> bytes:
+    """What the origin is sent, or an upstream proxy. Host is what the target says, whatever the client's own Host field
+    said.
+    """
     host = f"[{target.host}]" if ":" in target.host else target.host
     if target.port != 80:
         host += f":{target.port}"
-    parts = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (request.method, path, host.encode())]
+    where = path if hop is None else _SCHEME + host.encode() + (b"" if path == b"*" else path)
+    parts = [b"%b %b HTTP/1.1\r\nHost: %b\r\n" % (request.method, where, host.encode())]
     parts.append(end_to_end(request.headers, request.options, drop=_HOST))
     if request.body.chunked:
         parts.append(b"Transfer-Encoding: chunked\r\n")
     offered = upgrade_asked(request)
     if offered is not None:
         parts.append(b"Connection: upgrade\r\nUpgrade: %b\r\n" % offered)
-    parts.append(extra)
+    if hop is not None:
+        parts.append(hop.field)
     parts.append(b"\r\n")
     return b"".join(parts)
 

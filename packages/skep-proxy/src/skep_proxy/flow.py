@@ -160,20 +160,8 @@ class Flow:
     """Pump it whenever its source may be readable or its sink writable. `moved` counts what came from the source."""
 
     __slots__ = (
-        *(
-            "_held",
-            "_loop",
-            "_pending",
-            "_pipe",
-            "_pipes",
-            "_yielded",
-            "allowance",
-            "ended",
-            "filter",
-            "finished",
-            "moved",
-        ),
-        *("owner", "remaining", "rest", "sink", "source"),
+        *("_held", "_loop", "_pending", "_pipe", "_pipes", "_yielded", "allowance", "ended", "filter"),
+        *("finished", "moved", "owner", "remaining", "rest", "sink", "source"),
     )
 
     def __init__(

@@ -15,13 +15,14 @@ from skep_policy.hosts import Target
 from skep_policy.verdict import BUDGET, MALFORMED, Verdict
 
 from . import denial, http1
-from .dial import Attempt, Failure
+from .dial import Failure, Pending
 from .engine import Engine, tune
 from .exchange import IDEMPOTENT, destination, request_head
 from .flow import COPY, Cut, Flow, linger_reset
 from .loop import READ
 from .roundtrip import RoundTrip
 from .scope import Scope
+from .upstream import Hop
 
 if TYPE_CHECKING:
     from .session import Session
@@ -36,20 +37,8 @@ class Forward:
     """Owns the client's socket from `start` on, and at most one upstream socket."""
 
     __slots__ = (
-        *(
-            "answer",
-            "attempt",
-            "client",
-            "closed",
-            "engine",
-            "inbound",
-            "kept",
-            "path",
-            "recorded",
-            "request",
-            "retried",
-        ),
-        *("reused", "scope", "target", "trip", "upstream"),
+        *("answer", "attempt", "client", "closed", "engine", "hop", "inbound", "kept", "path", "recorded"),
+        *("request", "retried", "reused", "scope", "target", "trip", "upstream"),
     )
 
     def __init__(self, engine: Engine, scope: Scope, client: socket.socket) -> None:
@@ -60,9 +49,10 @@ class Forward:
         """Read from the client, not used yet: the beginning of the next request."""
         self.upstream: socket.socket | None = None
         self.kept: Target | None = None
-        """What the upstream socket is connected to."""
+        """What the upstream socket is connected to, through `hop` if there is one."""
+        self.hop: Hop | None = None
         self.closed = False
-        self.attempt: Attempt | None = None
+        self.attempt: Pending | None = None
         self.request: http1.Request | None = None
         self.target: Target | None = None
         self.path = b""
@@ -149,7 +139,8 @@ class Forward:
 
     def _dial(self, target: Target, verdict: Verdict) -> None:
         self._drop_upstream()
-        self.attempt = self.engine.dialer.dial(target.host, target.port, verdict, self.scope.rules, self)
+        attempt = self.engine.dialer.dial(target.host, target.port, verdict, self.scope.rules, self, plain=True)
+        self.attempt = None if attempt.over else attempt
 
     def approve(self, verdict: Verdict) -> bool:
         assert self.target is not None
@@ -163,10 +154,10 @@ class Forward:
         self.recorded = True
         return True
 
-    def connected(self, upstream: socket.socket) -> None:
+    def connected(self, upstream: socket.socket, hop: Hop | None) -> None:
         self.attempt = None
         tune(upstream)
-        self.upstream, self.kept = upstream, self.target
+        self.upstream, self.kept, self.hop = upstream, self.target, hop
         self.engine.loop.register(upstream.fileno(), self._on_upstream)
         self._send(upstream)
 
@@ -179,7 +170,8 @@ class Forward:
         assert request is not None and target is not None
         self.trip = trip = RoundTrip(self.engine, self, request, self.client, upstream)
         inbound, self.inbound = self.inbound, b""
-        trip.start(request_head(request, target, self.path), inbound, self.scope.allowance(target.host))
+        head = request_head(request, target, self.path, hop=self.hop)
+        trip.start(head, inbound, self.scope.allowance(target.host))
 
     # --- events
     # --------------------------------------------------------------------------------------------------------

@@ -21,17 +21,8 @@ class Relay:
     """
 
     __slots__ = (
-        "client",
-        "closed",
-        "done",
-        "down",
-        "error",
-        "handshakes",
-        "loop",
-        "refused",
-        "reset",
-        "up",
-        "upstream",
+        *("client", "closed", "done", "down", "error", "handshakes", "loop", "refused", "reset", "up"),
+        *("upstream",),
     )
 
     def __init__(

@@ -49,8 +49,8 @@ class RoundTrip:
     """`bytes_in` and `bytes_out` are what the client got and what was sent for it, heads included."""
 
     __slots__ = (
-        *("answered", "buffer", "client", "down", "engine", "inbound", "must_close", "over", "owner", "request"),
-        *("reusable", "up", "up_failed", "upstream", "_head_in", "_head_out"),
+        *("_head_in", "_head_out", "answered", "buffer", "client", "down", "engine", "inbound"),
+        *("must_close", "over", "owner", "request", "reusable", "up", "up_failed", "upstream"),
     )
 
     def __init__(

@@ -18,6 +18,7 @@ from .handoff import Handoff
 from .limits import Limits
 from .listener import Datagrams, Listener
 from .resolver import Resolve, getaddrinfo
+from .upstream import Upstream
 
 BACKLOG = 4096
 """Connections the kernel keeps for us; it lowers this to net.core.somaxconn."""
@@ -29,7 +30,8 @@ class Proxy:
     """A filtering egress proxy on a thread of its own.
 
     `on_event` is called on that thread for every decision before it takes effect, and when an allowed connection
-    ends; an exception from it refuses the connection. `resolve` replaces the system's resolver. Every method may be
+    ends; an exception from it refuses the connection. `upstream` is the operator's own proxy,
+    `resolve` replaces the system's resolver. Every method may be
     called from any thread. As a context manager it is closed at the end.
     """
 
@@ -37,10 +39,11 @@ class Proxy:
         self,
         *,
         on_event: OnEvent | None = None,
+        upstream: Upstream | None = None,
         limits: Limits | None = None,
         resolve: Resolve = getaddrinfo,
     ) -> None:
-        self._engine = Engine(on_event=on_event, limits=limits or Limits(), resolve=resolve)
+        self._engine = Engine(on_event=on_event, limits=limits or Limits(), resolve=resolve, upstream=upstream)
         self._listeners: list[Listener | Datagrams] = []
         self._paths: list[tuple[str, int, int]] = []
         self._closed = False

@@ -10,11 +10,11 @@ from __future__ import annotations
 import socket
 
 from skep_policy.errors import MalformedHost
-from skep_policy.hosts import Target, parse_target
+from skep_policy.hosts import Target, canonical_host, is_address, parse_target
 from skep_policy.verdict import BUDGET, MALFORMED, Verdict
 
-from . import denial, http1
-from .dial import Attempt, Failure
+from . import denial, http1, socks5
+from .dial import Failure, Pending
 from .engine import Engine, tune
 from .flow import COPY, Filter, linger_reset
 from .loop import READ
@@ -22,6 +22,7 @@ from .passing import MAGIC, Refused, close_all, receive
 from .relay import Relay, closed_by
 from .scope import Scope
 from .tls import SniGate
+from .upstream import Hop
 
 DRAIN = 1 << 20
 """Bytes read and dropped from a client that is still sending after it was refused."""
@@ -34,21 +35,8 @@ class Session:
     """Owns the client's socket until it becomes a tunnel's or a forwarder's."""
 
     __slots__ = (
-        *(
-            "attempt",
-            "before",
-            "buffer",
-            "client",
-            "closed",
-            "drained",
-            "engine",
-            "host",
-            "looked",
-            "port",
-            "relay",
-            "scope",
-        ),
-        *("verdict", "via"),
+        *("attempt", "before", "buffer", "client", "closed", "drained", "engine", "host", "looked"),
+        *("port", "relay", "scope", "verdict", "via"),
     )
 
     def __init__(self, engine: Engine, scope: Scope, client: socket.socket) -> None:
@@ -57,7 +45,7 @@ class Session:
         self.client = client
         self.buffer = b""
         self.looked = 0
-        self.attempt: Attempt | None = None
+        self.attempt: Pending | None = None
         self.relay: Relay | None = None
         self.via = "connect"
         self.host = ""
@@ -138,6 +126,8 @@ class Session:
 
     def _understood(self) -> bool:
         """True when the request is complete, refused or closed: nothing more is read here."""
+        if self.via == "socks5" or self.buffer[0] == socks5.VERSION:
+            return self._understood_socks()
         end = http1.head_end(self.buffer, self.looked)
         if end < 0:
             self.looked = len(self.buffer)
@@ -159,11 +149,46 @@ class Session:
             self.say_goodbye(denial.response(bad.status, "bad-request", bad.problem))
         return True
 
+    def _understood_socks(self) -> bool:
+        try:
+            if self.via != "socks5":
+                greeting = socks5.greeting(self.buffer)
+                if greeting is None:
+                    return False
+                self.via = "socks5"
+                step, used = greeting
+                self.buffer = self.buffer[used:]
+                self.client.send(step.answer)
+            asked = socks5.request(self.buffer)
+            if asked is None:
+                return False
+        except socks5.BadSocks as bad:
+            self.say_goodbye(bad.answer)
+            return True
+        except OSError:
+            self.close()
+            return True
+        step, used = asked
+        self.buffer = self.buffer[used:]
+        self.engine.handshakes.drop(self)
+        self.engine.loop.handle(self.client.fileno(), self._on_waiting)
+        self._open_text(step.host, step.port)
+        return True
+
+    def _open_text(self, host: str, port: int) -> None:
+        """A host that has not been looked at, and any number."""
+        try:
+            canonical = canonical_host(host)
+        except MalformedHost:
+            self._refuse(host[:255], port, Verdict(False, MALFORMED))
+            return
+        self._open(Target(canonical, port, is_address(canonical)))
+
     def _forward(self, request: http1.Request) -> None:
         from .forward import Forward
 
-        self.closed = True
         forward = Forward(self.engine, self.scope, self.client)
+        self.closed = True
         self.engine.passed_on(self.scope, self, forward)
         forward.start(request, self.buffer)
 
@@ -191,7 +216,8 @@ class Session:
         if not verdict.allow:
             self._refuse(target.host, target.port, verdict)
             return
-        self.attempt = self.engine.dialer.dial(target.host, target.port, verdict, self.scope.rules, self)
+        attempt = self.engine.dialer.dial(target.host, target.port, verdict, self.scope.rules, self)
+        self.attempt = None if attempt.over else attempt
 
     def _on_waiting(self, _mask: int) -> None:
         """The client's bytes wait in the kernel until there is somewhere to send them."""
@@ -206,7 +232,7 @@ class Session:
         self.verdict = verdict
         return True
 
-    def connected(self, upstream: socket.socket) -> None:
+    def connected(self, upstream: socket.socket, hop: Hop | None) -> None:
         self.attempt = None
         tune(upstream)
         self.engine.loop.register(upstream.fileno(), self._on_waiting)
@@ -230,13 +256,22 @@ class Session:
     def failed(self, failure: Failure) -> None:
         self.attempt = None
         self.engine.ended(self.host, self.port, self.via, 0, 0, failure.reason)
-        if self.via == "transparent":
-            self.abort()
-        else:
-            self.say_goodbye(denial.response(failure.status, failure.reason, failure.detail))
+        match self.via:
+            case "transparent":
+                self.abort()
+            case "socks5":
+                self.say_goodbye(socks5.reply(socks5.code_of(failure.reason)))
+            case _:
+                self.say_goodbye(denial.response(failure.status, failure.reason, failure.detail))
 
     def _granted(self) -> bytes:
-        return b"HTTP/1.1 200 Connection established\r\n\r\n" if self.via == "connect" else b""
+        match self.via:
+            case "connect":
+                return b"HTTP/1.1 200 Connection established\r\n\r\n"
+            case "socks5":
+                return socks5.reply(socks5.SUCCEEDED)
+            case _:
+                return b""
 
     def _gate(self) -> Filter | None:
         if self.scope.rules.sni == "off":
@@ -263,10 +298,13 @@ class Session:
         self._tell_refused(host, port, verdict)
 
     def _tell_refused(self, host: str, port: int, verdict: Verdict) -> None:
-        if self.via == "transparent":
-            self.abort()
-        else:
-            self.say_goodbye(denial.denied(host, port, verdict))
+        match self.via:
+            case "transparent":
+                self.abort()
+            case "socks5":
+                self.say_goodbye(socks5.reply(socks5.NOT_ALLOWED))
+            case _:
+                self.say_goodbye(denial.denied(host, port, verdict))
 
     def say_goodbye(self, data: bytes = b"") -> None:
         """`data` are the last bytes to this client. What it is still sending is read and dropped for a moment:
@@ -298,7 +336,7 @@ class Session:
 
     def _silent(self) -> None:
         """The handshake took too long. A client that said nothing is told nothing."""
-        if self.buffer:
+        if self.buffer and self.buffer[0] != socks5.VERSION:
             self.say_goodbye(denial.response(408, "timeout", "the request did not arrive in time"))
         else:
             self.close()

@@ -1,0 +1,103 @@
+"""Asking an upstream proxy for a tunnel."""
+
+from __future__ import annotations
+
+import socket
+
+from skep_policy.verdict import Verdict
+
+from . import http1
+from .dial import Attempt, Dialer, Failure, Owner
+from .loop import READ
+from .upstream import Hop
+
+MAX_HEAD = 16384
+"""Bytes of the upstream proxy's answer."""
+
+
+class HopTunnel:
+    """Dials the upstream proxy for an owner and sends CONNECT; the owner gets the socket when the tunnel stands."""
+
+    __slots__ = ("_attempt", "_dialer", "_hop", "_owner", "_sock", "_where", "over")
+
+    def __init__(self, dialer: Dialer, hop: Hop, host: str, port: int, owner: Owner) -> None:
+        self._dialer = dialer
+        self._hop = hop
+        self._where = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+        self._owner = owner
+        self._attempt: Attempt | None = None
+        self._sock: socket.socket | None = None
+        self.over = False
+
+    def start(self, verdict: Verdict) -> None:
+        attempt = self._dialer.attempt(self._hop.host, self._hop.port, verdict, None, self)
+        if not self.over:
+            self._attempt = attempt
+
+    def approve(self, verdict: Verdict) -> bool:
+        return self._owner.approve(verdict)
+
+    def connected(self, upstream: socket.socket, hop: Hop | None) -> None:
+        self._attempt = None
+        self._sock = upstream
+        ask = b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (self._where, self._where, self._hop.field)
+        try:
+            upstream.send(ask)
+        except OSError as error:
+            self._fail(f"hung up: {error.strerror}")
+            return
+        self._dialer.patience.add(self, self._too_late)
+        self._dialer.loop.register(upstream.fileno(), self._on_answer)
+
+    def failed(self, failure: Failure) -> None:
+        self.over = True
+        self._owner.failed(Failure(failure.status, failure.reason, f"upstream proxy: {failure.detail}"))
+
+    def _on_answer(self, mask: int) -> None:
+        sock = self._sock
+        if sock is None or not mask & READ:
+            return
+        try:
+            # Looked at first, so that not one byte of the tunnel behind it is taken out of the socket.
+            seen = sock.recv(MAX_HEAD, socket.MSG_PEEK)
+            end = http1.head_end(seen)
+            if end < 0:
+                if not seen or len(seen) == MAX_HEAD:
+                    self._fail("hung up" if not seen else "sent an endless answer")
+                return
+            sock.recv(end)
+            response = http1.parse_response(seen[:end])
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._fail(f"hung up: {error.strerror}")
+            return
+        except http1.BadMessage as bad:
+            self._fail(f"answered something that is not HTTP: {bad.problem}")
+            return
+        if not 200 <= response.status < 300:
+            self._fail(f"answered {response.status} {response.phrase.decode('latin-1')}".rstrip())
+            return
+        self._dialer.loop.unregister(sock.fileno())
+        self._sock = None
+        self.abort()
+        self._owner.connected(sock, self._hop)
+
+    def _too_late(self) -> None:
+        self._fail("did not answer in time", status=504)
+
+    def _fail(self, what: str, *, status: int = 502) -> None:
+        self.abort()
+        where = f"{self._hop.host}:{self._hop.port}"
+        self._owner.failed(Failure(status, "upstream-proxy", f"the upstream proxy {where} {what}"))
+
+    def abort(self) -> None:
+        """Nothing is open or waited for any more, and the owner hears nothing."""
+        self.over = True
+        self._dialer.patience.drop(self)
+        if self._attempt is not None:
+            self._attempt.abort()
+        if self._sock is not None:
+            self._dialer.loop.forget(self._sock.fileno())
+            self._sock.close()
+            self._sock = None

@@ -1,0 +1,98 @@
+"""SOCKS5 (RFC 1928) without authentication, CONNECT only. Bytes in, values out, no sockets.
+
+`socks5h://` is the form in which the client sends the name; a client that resolved it first sends an address, and is
+judged by that address.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+VERSION = 5
+NO_AUTHENTICATION = b"\x05\x00"
+NO_ACCEPTABLE_METHOD = b"\x05\xff"
+
+SUCCEEDED = 0
+GENERAL_FAILURE = 1
+NOT_ALLOWED = 2
+NETWORK_UNREACHABLE = 3
+HOST_UNREACHABLE = 4
+CONNECTION_REFUSED = 5
+COMMAND_NOT_SUPPORTED = 7
+ADDRESS_TYPE_NOT_SUPPORTED = 8
+
+_CODES = {
+    "netunreach": NETWORK_UNREACHABLE,
+    "connrefused": CONNECTION_REFUSED,
+    "hostunreach": HOST_UNREACHABLE,
+    "timeout": HOST_UNREACHABLE,
+    "unresolvable": HOST_UNREACHABLE,
+}
+
+_CONNECT = 1
+_IPV4, _DOMAIN, _IPV6 = 1, 3, 4
+
+
+class BadSocks(Exception):
+    """The client cannot be served; `answer` tells it so, as far as the protocol can."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__("not a SOCKS5 CONNECT")
+        self.answer = answer
+
+
+class Step(msgspec.Struct, frozen=True):
+    """What was understood: `answer` goes to the client; with kind "request", `host` and `port` are what it asks for."""
+
+    kind: Literal["greeting", "request"]
+    answer: bytes = b""
+    host: str = ""
+    port: int = 0
+
+
+def greeting(data: bytes) -> tuple[Step, int] | None:
+    """The method selection at the beginning of `data` and its length; None while it is incomplete. Raises BadSocks."""
+    if len(data) < 2 or len(data) < 2 + data[1]:
+        return None
+    if 0 not in data[2 : 2 + data[1]]:
+        raise BadSocks(NO_ACCEPTABLE_METHOD)
+    return Step("greeting", NO_AUTHENTICATION), 2 + data[1]
+
+
+def request(data: bytes) -> tuple[Step, int] | None:
+    """The request at the beginning of `data` and its length; None while it is incomplete. Raises BadSocks."""
+    if len(data) < 5:
+        return None
+    version, command, reserved, kind, first = data[:5]
+    if version != VERSION or reserved != 0:
+        raise BadSocks(reply(GENERAL_FAILURE))
+    if command != _CONNECT:
+        raise BadSocks(reply(COMMAND_NOT_SUPPORTED))
+    sizes = {_IPV4: 4, _IPV6: 16, _DOMAIN: 1 + first}
+    if kind not in sizes:
+        raise BadSocks(reply(ADDRESS_TYPE_NOT_SUPPORTED))
+    end = 4 + sizes[kind] + 2
+    if len(data) < end:
+        return None
+    address, port = data[4 : end - 2], int.from_bytes(data[end - 2 : end], "big")
+    return Step("request", host=_text(kind, address), port=port), end
+
+
+def reply(code: int) -> bytes:
+    """The answer to a request; the bound address is never told."""
+    return bytes((VERSION, code, 0, _IPV4, 0, 0, 0, 0, 0, 0))
+
+
+def code_of(reason: str) -> int:
+    """The reply code for a dial failure's reason."""
+    return _CODES.get(reason, GENERAL_FAILURE)
+
+
+def _text(kind: int, address: bytes) -> str:
+    if kind == _IPV4:
+        return ".".join(map(str, address))
+    if kind == _IPV6:
+        return ":".join(f"{address[at] << 8 | address[at + 1]:x}" for at in range(0, 16, 2))
+    return address[1:].decode("latin-1")
