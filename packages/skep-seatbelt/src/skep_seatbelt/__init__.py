@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .compile import SANDBOX_EXEC, Proxy, compile, layers, worker_environment
+from .compile import PROXY_USER, SANDBOX_EXEC, Proxy, compile, layers, worker_environment
 from .denials import Denial, advise, collect, log_command, parse_line
 from .errors import BackendUnavailable
 from .facts import settle
@@ -14,6 +14,7 @@ from .spawn import Ended, Sandbox, first_program, new_tag, new_token, spawn
 
 __all__ = [
     "KEYS",
+    "PROXY_USER",
     "SANDBOX_EXEC",
     "BackendUnavailable",
     "Check",

@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 
 import msgspec
 from skep_policy.boundary import Boundary
+from skep_policy.clients import proxy_environment
 from skep_policy.launch import Launch
 
 from . import services as _services
@@ -149,8 +150,8 @@ def layers(boundary: Boundary) -> dict[str, bool | str]:
 def worker_environment(env: Mapping[str, str], proxy: Proxy | None) -> dict[str, str]:
     """The worker's environment: the boundary's, the way to the proxy, and where Apple's tools keep their caches.
 
-    All proxy variables hold an `http://` URL: `socks5h://` makes some clients raise when they are built. The loopback
-    goes direct, since no proxy reaches a server the worker started.
+    The token stands in the proxy's URL, as its user information. The loopback goes direct: what the policy lets through
+    there is let through by the profile.
     """
     made = dict(env)
     if temporary := env.get("TMPDIR"):
@@ -159,16 +160,10 @@ def worker_environment(env: Mapping[str, str], proxy: Proxy | None) -> dict[str,
         made.setdefault("CLANG_MODULE_CACHE_PATH", str(PurePosixPath(temporary, "clang-modules")))
         made.setdefault("xcrun_nocache", "1")
     if proxy is not None:
-        url = f"http://{PROXY_USER}:{proxy.token}@127.0.0.1:{proxy.port}"
-        for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-            made[name] = made[name.lower()] = url
-        made["NO_PROXY"] = made["no_proxy"] = "localhost,127.0.0.1,::1"
-        made["NODE_USE_ENV_PROXY"] = "1"
-        made.setdefault(
-            "JAVA_TOOL_OPTIONS",
-            f"-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={proxy.port} "
-            f"-Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={proxy.port} -Dhttp.nonProxyHosts=localhost|127.*|[::1]",
-        )
+        plain = f"http://127.0.0.1:{proxy.port}"
+        ours = f"http://{PROXY_USER}:{proxy.token}@127.0.0.1:{proxy.port}"
+        told = proxy_environment(proxy.port, transparent=False, services=False)
+        made |= {name: ours if value == plain else value for name, value in told.items()}
     return made
 
 

@@ -68,21 +68,25 @@ class Profile:
         if not forms or forms[0] != [Symbol("version"), Symbol("1")]:
             raise UnreadableProfile("a profile begins with (version 1)")
         self.rules = tuple(_rules(forms[1:], unknown))
+        self._own: dict[str, list[_Rule]] = {}
+        for rule in reversed(self.rules):
+            for name in rule.operations:
+                self._own.setdefault(name, []).append(rule)
 
     def decide(self, query: Query, *, reading: Reading = Reading.LAYERED) -> Answer:
         """What the profile says. Raises UnreadableProfile for a filter this evaluator does not know."""
         if reading is Reading.FLAT:
-            names = set(classes(query.operation))
-            for rule in reversed(self.rules):
-                if not names.isdisjoint(rule.operations) and _applies(rule, query):
+            covering = [rule for name in classes(query.operation) for rule in self._own.get(name, ())]
+            for rule in sorted(covering, key=lambda rule: -rule.index):
+                if _applies(rule, query):
                     return Answer(rule.allow, rule.index)
             return Answer(False, -1)
         for name in classes(query.operation):
-            own = [rule for rule in self.rules if name in rule.operations]
-            for rule in reversed(own):
+            own = self._own.get(name, ())  # the last first
+            for rule in own:
                 if rule.filters and _applies(rule, query):
                     return Answer(rule.allow, rule.index)
-            for rule in reversed(own):
+            for rule in own:
                 if not rule.filters:
                     return Answer(rule.allow, rule.index)
         return Answer(False, -1)

@@ -31,18 +31,19 @@ OWN_TERMINAL = "com.apple.sandbox.pty"
 """The extension the kernel gives a process for pseudo-terminals it opened itself."""
 
 STARTUP_READS = (
-    *("/System", "/usr", "/bin", "/sbin", "/Library/Apple", "/Library/Frameworks", "/Library/Developer"),
+    *("/System/Library", "/System/Cryptexes", "/System/DriverKit", "/System/iOSSupport", "/System/Volumes/Preboot"),
+    *("/usr", "/bin", "/sbin", "/Library/Apple", "/Library/Frameworks", "/Library/Developer"),
     *("/Library/Preferences/Logging", "/Applications/Xcode.app", "/opt/homebrew", "/opt/local", "/nix/store", "/dev"),
     *("/private/etc", "/private/var/db/dyld", "/private/var/db/timezone", "/private/var/db/xcode_select_link"),
     *("/private/var/select", "/private/var/db/mds/messages", "/private/var/run/mDNSResponder"),
 )
 """What `read = "minimal"` still reads, whatever the boundary lists: without it nothing starts, or no compiler does.
-`/System` covers the cryptexes and the dyld cache."""
+Not `/System`, which holds a second name of the whole data volume."""
 
 PLAIN = "/_-~ %,=@:"
 """Means itself in every dialect of regular expressions."""
 
-ANY_NAME = "[^/]+"
+NOT_ASCII = "[^ -~]+"
 
 RESOLVER = "/private/var/run/mDNSResponder"
 
@@ -79,18 +80,22 @@ def below(path: str, folder: str) -> bool:
 def pattern_for(name: str, *, fold: bool = False) -> str:
     """A regular expression for `name`; with `fold`, for every name that APFS takes for it, and a few more.
 
-    A name that does not exist yet can be created in any case: `.Git` is `.git` to whoever looks it up. `k` and `s` have
-    variants outside ASCII. What is not ASCII, and the two characters that cannot stand in an expression, are written as
-    "some characters but a slash": it may be composed or not, and bytes or characters may be counted.
+    A name that does not exist yet can be created in any case: `.Git` is `.git` to whoever looks it up, and `k` and `s`
+    have variants outside ASCII. What is not ASCII is written as "some characters that are not", after its base letter
+    if it has one: it may be composed or not, and the kernel may count bytes. The two characters that cannot stand in an
+    expression are any one character.
     """
     parts: list[str] = []
     for character in unicodedata.normalize("NFC", name):
-        if not character.isascii() or not character.isprintable() or character in '"\\':
-            if not parts or parts[-1] != ANY_NAME:
-                parts.append(ANY_NAME)
+        if not character.isascii():
+            base = unicodedata.normalize("NFD", character)[0]
+            letter = f"[{base.lower()}{base.upper()}]?" if base.isascii() and base.isalpha() else ""
+            parts.append(letter + NOT_ASCII)
+        elif character in '"\\':
+            parts.append("[^/]")
         elif character.isalpha() and fold:
             either = f"[{character.lower()}{character.upper()}]"
-            parts.append(f"({either}|[^ -~]+)" if character in "kKsS" else either)
+            parts.append(f"({either}|{NOT_ASCII})" if character in "kKsS" else either)
         elif character.isalnum() or character in PLAIN:
             parts.append(character)
         else:

@@ -1,0 +1,95 @@
+"""From a boundary to a launch, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import skep_seatbelt
+from msgspec.json import decode
+from skep_policy.boundary import Limits
+from skep_policy.policy import Policy
+from skep_seatbelt import KEYS, PROXY_USER, Unenforceable
+
+from .boundaries import HOME, PROXY, PYTHON, REPO, SHIM, boundary, hide, launch, root
+
+
+def test_the_command_is_sandbox_exec_by_its_path_around_the_first_program():
+    one = launch(boundary())
+    assert one.argv == ("/usr/bin/sandbox-exec", "-f", "{path:profile}", PYTHON, "-I", "-S", SHIM, "{fd:control}")
+    assert one.files["profile"].decode() == one.evidence
+
+
+def test_no_secret_stands_in_argv_or_evidence():
+    one = launch(boundary(allow=["example.com"], env={"API_KEY": "s3cret"}))
+    visible = " ".join(one.argv) + one.evidence
+    assert PROXY.token not in visible and "s3cret" not in visible and "make" not in " ".join(one.argv)
+    env = decode(one.config)["env"]
+    assert env["API_KEY"] == "s3cret"
+    assert env["https_proxy"] == env["HTTP_PROXY"] == f"http://{PROXY_USER}:{PROXY.token}@127.0.0.1:3128"
+
+
+def test_without_a_network_nothing_names_a_proxy():
+    told = decode(launch(boundary()).config)
+    assert told["port"] is None and not [name for name in told["env"] if "proxy" in name.lower()]
+
+
+def test_caches_of_apples_tools_go_to_scratch():
+    env = decode(launch(boundary()).config)["env"]
+    assert env["CLANG_MODULE_CACHE_PATH"].startswith(env["TMPDIR"]) and env["xcrun_nocache"] == "1"
+
+
+def test_what_is_tried_from_inside_is_outside_every_root():
+    told = decode(launch(boundary(hides=(hide(f"{HOME}/.ssh"), hide(f"{HOME}/.aws", "absent")))).config)
+    assert told["forbidden_write"].startswith(HOME) and not told["forbidden_write"].startswith(REPO)
+    assert told["hidden"] == [f"{HOME}/.ssh"]
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ({"limits": Limits(memory=1 << 30)}, "limits.memory"),
+        ({"mapped": {REPO: "/private/tmp/copy"}}, "workspace"),
+        ({"uid": 0}, "ordinary user"),
+        ({"devices": ("/private/tmp/x",)}, "filesystem.devices"),
+        ({"env": {"DYLD_INSERT_LIBRARIES": "/x"}}, "DYLD_INSERT_LIBRARIES"),
+        ({"roots": (root("/Users/u/a\nb"),)}, "control character"),
+        ({"roots": (root("/"),)}, "filesystem.write"),
+        ({"hides": (hide("/opt/homebrew"),)}, "filesystem.hide"),
+    ],
+)
+def test_what_macos_cannot_hold_is_refused_by_name(given: dict[str, object], word: str):
+    with pytest.raises(Unenforceable, match=word) as caught:
+        launch(boundary(**given))
+    assert "\n" not in str(caught.value)
+    assert launch(boundary())
+
+
+def test_domains_without_a_proxy_are_refused():
+    with pytest.raises(Unenforceable, match="proxy"):
+        launch(boundary(allow=["example.com"]), proxy=None)
+
+
+def test_a_service_that_acts_outside_cannot_be_granted():
+    with pytest.raises(Unenforceable, match="opens applications"):
+        launch(boundary(), services=["com.apple.coreservices.launchservicesd"])
+    assert launch(boundary(), services=["com.apple.fonts"])
+
+
+@pytest.mark.parametrize("tag", ["", 'a"b', "a b", "é", "a\n"])
+def test_a_tag_is_letters_digits_and_dashes(tag: str):
+    with pytest.raises(ValueError, match="tag"):
+        launch(boundary(), tag=tag)
+
+
+def test_every_policy_key_has_a_meaning_here():
+    tables = {"filesystem", "network", "env", "limits", "worker", "verify"}
+    fields: set[str] = set()
+    for table in tables:
+        for name in type(getattr(Policy(), table)).__struct_encode_fields__:
+            fields.add(f"{table}.{name}")
+    assert set(KEYS) == fields
+
+
+def test_the_surface_is_what_all_says():
+    names = {name for name in vars(skep_seatbelt) if not name.startswith("_")}
+    modules = {name for name in names if type(getattr(skep_seatbelt, name)).__name__ == "module"}
+    assert set(skep_seatbelt.__all__) >= names - modules - {"annotations"}
