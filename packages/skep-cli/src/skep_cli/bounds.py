@@ -1,0 +1,119 @@
+"""How the commands of a run are run: in the boundary of the policy, or, when asked for, as plain processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+from skep_policy.boundary import Boundary
+from skep_policy.errors import PolicyError
+from skep_policy.facts import Facts
+from skep_policy.layers import Effective
+
+from . import local, policies
+from .audit import dump
+from .errors import CannotRun, UsageError
+from .pipeline import Hooks, Order, Outcome
+from .state import RunFolder
+
+if TYPE_CHECKING:
+    from skep_bwrap.spawn import Sandbox
+    from skep_policy.launch import Launch
+
+VERIFY_WALL = 1800.0
+"""Seconds a verification may take when the policy sets no wall limit: nobody waits for one that hangs."""
+
+
+class PolicyBounds:
+    """Boundaries made of one effective policy. `worker` and `verifier` block, on the main thread."""
+
+    def __init__(self, order: Order, effective: Effective, facts: Facts, *, strict: bool) -> None:
+        self._order = order
+        self._effective = effective
+        self._facts = facts
+        self._strict = strict
+        self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self.boundary(order.root, ())  # a policy that cannot be resolved is told before anything is made
+
+    def boundary(self, workspace: str, extra_roots: tuple[str, ...]) -> Boundary:
+        """The boundary around a workspace that stands at the tree's own path. Raises UsageError."""
+        order = self._order
+        try:
+            made = policies.resolved(
+                self._effective,
+                facts=self._facts,
+                workspace=order.root,
+                mapped={order.root: workspace},
+                extra_roots=extra_roots,
+                strict=self._strict,
+            )
+        except PolicyError as error:
+            raise UsageError(str(error)) from None
+        return msgspec.structs.replace(made, cwd=order.folder)
+
+    def policy(self) -> bytes:
+        return dump(self._effective)
+
+    def worker(self, folder: RunFolder, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks) -> Outcome:
+        made = self.boundary(str(folder.workspace), (env["SKEP_RESULTS"],))
+        made = msgspec.structs.replace(made, env={**made.env, **env})
+        return self._run(folder, folder.workspace, made, argv, output, hooks)
+
+    def verifier(self, folder: RunFolder, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
+        made = self.boundary(str(folder.verify), ())
+        limits = msgspec.structs.replace(made.limits, wall=made.limits.wall or VERIFY_WALL)
+        made = msgspec.structs.replace(made, rules=self._effective.verify_rules(), limits=limits)
+        return self._run(folder, folder.verify, made, argv, output, hooks)
+
+    def _run(
+        self, folder: RunFolder, workspace: Path, made: Boundary, argv: Sequence[str], output: int, hooks: Hooks
+    ) -> Outcome:
+        if self._order.mode == "workspace":
+            return self._run_unbounded(workspace, made, argv, output, hooks)
+        return self._run_bounded(folder, made, argv, output, hooks)
+
+    def _run_unbounded(
+        self, workspace: Path, made: Boundary, argv: Sequence[str], output: int, hooks: Hooks
+    ) -> Outcome:
+        hooks.evidence(local.EVIDENCE)
+        below = os.path.relpath(self._order.folder, self._order.root)
+
+        def spawned(kill: object) -> None:
+            hooks.spawned(kill)  # type: ignore[arg-type]
+            hooks.started()
+
+        cwd = os.path.normpath(workspace / below)
+        return local.run(
+            argv, cwd=cwd, env=made.env, stdin=self._null, output=output, wall=made.limits.wall, spawned=spawned
+        )
+
+    def _run_bounded(
+        self, folder: RunFolder, made: Boundary, argv: Sequence[str], output: int, hooks: Hooks
+    ) -> Outcome:
+        from .session import BackendUnavailable, launch
+
+        def compiled(what: Launch) -> None:
+            hooks.evidence(what.evidence)
+
+        def spawned(sandbox: Sandbox) -> None:
+            hooks.spawned(sandbox.kill)
+
+        try:
+            return launch(
+                made,
+                argv,
+                stdin=self._null,
+                stdout=output,
+                stderr=output,
+                quarantine=str(folder.path / "quarantine"),
+                on_event=hooks.event,
+                compiled=compiled,
+                spawned=spawned,
+                started=hooks.started,
+                always_proxy=True,
+            )
+        except BackendUnavailable as error:
+            raise CannotRun(f"the worker did not start: {error}") from None

@@ -1,0 +1,41 @@
+"""What a user can cause, one class per exit code. `str()` is one line: what happened, to what, and the remedy."""
+
+from __future__ import annotations
+
+import click
+
+
+class SkepError(click.ClickException):
+    """Something was asked for and did not come about."""
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, exit_code: int | None = None) -> None:
+        super().__init__(" ".join(message.split("\n")))
+        if exit_code is not None:
+            self.exit_code = exit_code  # pyright: ignore[reportAttributeAccessIssue]
+
+    def __str__(self) -> str:
+        return self.message
+
+    def show(self, file: object = None) -> None:
+        """The line on stderr, surrogates of odd file names and control characters escaped."""
+        from .render import visible
+
+        click.echo(f"skep: {visible(self.message)}", err=True)
+
+
+class UsageError(SkepError):
+    """An operand or option that cannot be used; nothing was started."""
+
+    exit_code = 2
+
+
+class CannotRun(SkepError):
+    """skep could not run it: the worker never started."""
+
+    exit_code = 125
+
+
+class StateError(CannotRun):
+    """The state folder cannot be used."""

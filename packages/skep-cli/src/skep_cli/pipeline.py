@@ -1,0 +1,448 @@
+"""A run, stage by stage: workspace, baseline, worker, patch, verification, seal.
+
+Every stage leaves a record before the next begins. Up to the worker's start a failure leaves nothing behind and is exit
+125; from then on whatever happens ends in a sealed record with what there is. `run.py` has said what to do (`Order`)
+and how a command is run in the boundary (`Bounds`); nothing here knows flags or policies.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from skep_policy.events import Closed, EgressEvent
+from skep_policy.report import Egress, Finding
+
+from . import local, patch, record, repository, verify
+from .audit import Log, dump, now
+from .audit import digest as file_digest
+from .errors import SkepError
+from .hostgit import Git, make_git_dir
+from .listing import scan
+from .objects import Store
+from .record import Mode, Run, Trees, Verification
+from .relay import Relay
+from .removal import remove
+from .render import Status, count
+from .repository import Repository
+from .snapshot import Baseline, Result, Rules, Snapshot
+from .state import RunFolder, Runs, guarded, trouble, write_new
+from .workspace import Copier, Copy, settle
+
+SEALED = ("policy.json", "boundary.txt", "worker.log", "patch.diff", "verify.log", "git/skep.json")
+ENDED = ("exit_code", "limit", "state", "layers", "attestation", "findings", "egress")
+TIMED_OUT, CANNOT_RUN = 124, 125
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the operator asked for. `root` is the tree that is copied, `folder` where in it the worker starts."""
+
+    root: str
+    folder: str
+    repository: Repository | None
+    git: str
+    task: str
+    worker: list[str]
+    argv: list[str]
+    mode: Mode
+    verify: list[str] | None
+    verify_text: str | None
+    results: str | None
+    keep: bool
+    exclude: str | None
+    user_exclude: str | None
+    withheld: list[str]
+    version: str
+
+
+class Outcome(Protocol):
+    """`session.Outcome` and `local.Outcome`."""
+
+    @property
+    def exit_code(self) -> int: ...
+    @property
+    def limit(self) -> str | None: ...
+    @property
+    def layers(self) -> dict[str, bool | str]: ...
+    @property
+    def attestation(self) -> dict[str, bool | str | int]: ...
+    @property
+    def findings(self) -> list[Finding]: ...
+    @property
+    def egress(self) -> Egress: ...
+    @property
+    def exec_error(self) -> int | None: ...
+    @property
+    def timed_out(self) -> bool: ...
+
+
+class Hooks(msgspec.Struct, frozen=True):
+    """What a launch tells while it goes on: the boundary's text before anything runs; that it has been spawned, with
+    what ends it from any thread; that the worker has been executed; and every egress event before it takes effect.
+    """
+
+    evidence: Callable[[str], None]
+    spawned: Callable[[Callable[[], None]], None]
+    started: Callable[[], None]
+    event: Callable[[EgressEvent], None]
+
+
+class Bounds(Protocol):
+    """How commands are run for this order."""
+
+    def policy(self) -> bytes:
+        """The effective policy with its sources, as kept in `policy.json`."""
+        ...
+
+    def worker(self, folder: RunFolder, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks) -> Outcome:
+        """Run the worker on the workspace. Raises CannotRun when it never ran."""
+        ...
+
+    def verifier(self, folder: RunFolder, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
+        """Run the verification on `folder.verify`."""
+        ...
+
+
+class Pipeline:
+    """One run. `go` once."""
+
+    def __init__(
+        self, order: Order, bounds: Bounds, runs: Runs, status: Status, show: Callable[[bytes], None] | None
+    ) -> None:
+        self._order = order
+        self._bounds = bounds
+        self._runs = runs
+        self._status = status
+        self._show = show
+        self._failure: OSError | None = None
+        self._kill: Callable[[], None] | None = None
+        self._started = False
+
+    def go(self) -> tuple[Run, RunFolder]:
+        """The sealed record of the run. Raises CannotRun when the worker never ran; nothing is left of the run then."""
+        clear_dead(self._runs)
+        folder = self._folder = self._runs.create()
+        state = os.stat(self._runs.root)
+        self._copier = Copier(skip=frozenset({(state.st_dev, state.st_ino)}))
+        try:
+            return self._in_folder(folder), folder
+        finally:
+            folder.lock.release()
+
+    def _in_folder(self, folder: RunFolder) -> Run:
+        log: Log | None = None
+        try:
+            with guarded(self._runs.root):
+                log = Log(folder, on_failure=self._broken)
+                run, before, snapshot = self._prepare(folder, log)
+        except BaseException:
+            if log is not None:
+                log.close()
+            remove(folder.path)
+            raise
+        outcome: Outcome | None = None
+        why: str | None = None
+        try:
+            with guarded(self._runs.root):
+                outcome = self._work(folder, log, run)
+        except (SkepError, KeyboardInterrupt, local.Ending) as error:
+            if not self._started:
+                log.close()
+                remove(folder.path)
+                raise
+            why = error.message if isinstance(error, SkepError) else "interrupted"
+        self._after(folder, log, run, before, snapshot, outcome, why)
+        return run
+
+    # Before the worker
+
+    def _prepare(self, folder: RunFolder, log: Log) -> tuple[Run, Baseline, Snapshot]:
+        order = self._order
+        results = order.results or str(folder.results)
+        run = Run(
+            *(folder.id, order.root, order.folder, order.task, order.worker, order.mode, now(), order.version),
+            results=results,
+            withheld=order.withheld,
+        )
+        begun = ("id", "repo", "folder", "task", "worker", "mode", "skep", "withheld")
+        built = msgspec.to_builtins(run)
+        log.append("begun", {**{key: built[key] for key in begun}, "uid": os.geteuid()})
+        write_new(folder.record, run.encode())
+        os.makedirs(results, mode=0o700, exist_ok=True)
+        self._status.say(f"run {run.id}: copying {order.root}")
+        copy = self._copier.copy(Path(order.root), folder.workspace)
+        before, snapshot = self._baseline(folder, run, copy)
+        skipped = [msgspec.to_builtins(finding) for finding in copy.listing.findings]
+        log.append(
+            "baseline",
+            {
+                **msgspec.to_builtins(run.trees),
+                "files": self._files("git/skep.json"),
+                "tracked": len(before.entries),
+                "skipped": skipped,
+            },
+        )
+        run.findings += copy.listing.findings
+        cloned = ", blocks shared" if copy.cloned else ""
+        size = f"{copy.bytes / 1e6:,.1f} MB{cloned}"
+        self._status.say(
+            f"run {run.id}: workspace of {count(len(copy.sources), 'file')} ({size}), baseline {before.tree[:12]}"
+        )
+        self._put("policy.json", self._bounds.policy())
+        log.append("policy", {"files": self._files("policy.json")})
+        settle(copy.listing)
+        return run, before, snapshot
+
+    def _baseline(self, folder: RunFolder, run: Run, copy: Copy) -> tuple[Baseline, Snapshot]:
+        order, repo = self._order, self._order.repository
+        object_format = repo.object_format if repo else "sha1"
+        git = make_git_dir(order.git, folder.git, object_format=object_format, borrow=repo.objects if repo else None)
+        if repo and os.path.exists(os.path.join(repo.common_dir, "shallow")):
+            write_new(folder.git / "shallow", Path(repo.common_dir, "shallow").read_bytes())
+        rules = Rules(order.git, folder.git, folder.rules)
+        rules.take(folder.workspace, copy.listing.files, exclude=order.exclude, user=order.user_exclude)
+        snapshot = Snapshot(folder.workspace, Store(git, object_format), rules)
+        before = snapshot.baseline(
+            copy.listing,
+            index=repository.index(order.git, repo) if repo else {},
+            sources=copy.sources,
+            repository=repo,
+            index_mtime_ns=repository.index_mtime_ns(repo) if repo else 0,
+        )
+        if repo and order.mode == "workspace":
+            repository.detach(order.git, repo, folder.workspace)
+        run.trees = Trees(
+            object_format, bool(repo), repo.head if repo else None, repo.branch if repo else None, before.tree
+        )
+        self._put("git/skep.json", dump({"kept": before.kept, "foreign": before.foreign}))
+        return before, snapshot
+
+    def _put(self, name: str, content: bytes) -> None:
+        write_new(self._folder.path / name, content)
+
+    def _files(self, *names: str) -> dict[str, str | None]:
+        return {name: file_digest(self._folder.path / name) for name in names}
+
+    # The worker
+
+    def _work(self, folder: RunFolder, log: Log, run: Run) -> Outcome:
+        argv = self._order.argv
+        env = {"SKEP_TASK": run.task, "SKEP_RESULTS": run.results, "SKEP_RUN": run.id}
+        relay = Relay(folder.path / "worker.log", forward=self._show, on_failure=self._broken)
+
+        def evidence(text: str) -> None:
+            self._put("boundary.txt", text.encode(errors="surrogateescape"))
+            log.append("starting", {"mode": run.mode, "argv": argv, "files": self._files("boundary.txt")})
+
+        def spawned(kill: Callable[[], None]) -> None:
+            self._kill = kill
+            relay.start()
+            if self._failure:
+                kill()
+
+        def started() -> None:
+            self._started = True
+            log.note("started", {})
+            self._status.say(f"run {run.id}: worker started: {argv[0]}")
+
+        hooks = Hooks(evidence, spawned, started, self._recorder(log, "egress"))
+        try:
+            return self._bounds.worker(folder, argv, env, relay.fd, hooks)
+        finally:
+            self._kill = None
+            relay.finish()
+
+    def _recorder(self, log: Log, kind: str) -> Callable[[EgressEvent], None]:
+        def record_event(event: EgressEvent) -> None:
+            log.note(kind, egress_data(event))
+            if log.failure:
+                raise log.failure
+
+        return record_event
+
+    def _broken(self, error: OSError) -> None:
+        """On any thread: the record cannot be kept, so the worker must not go on."""
+        self._failure = self._failure or error
+        if self._kill is not None:
+            self._kill()
+
+    # After the worker
+
+    def _after(
+        self,
+        folder: RunFolder,
+        log: Log,
+        run: Run,
+        before: Baseline,
+        snapshot: Snapshot,
+        outcome: Outcome | None,
+        why: str | None,
+    ) -> None:
+        try:
+            if outcome is None:
+                run.exit_code = CANNOT_RUN
+                raise SkepError(why or "the worker came to no end")
+            _take_over(run, outcome)
+            if self._failure:
+                raise self._failure
+            ended = {key: msgspec.to_builtins(getattr(run, key)) for key in ENDED}
+            log.append("ended", ended)
+            self._status.say(f"run {run.id}: worker {run.state}, exit status {run.exit_code}")
+            after = self._patch(folder, log, run, before, snapshot)
+            if self._order.verify:
+                self._verify(folder, log, run, before, after)
+        except OSError as error:
+            self._give_up(run, trouble(error, self._runs.root).message)
+        except SkepError as error:
+            self._give_up(run, error.message)
+        except (KeyboardInterrupt, local.Ending):
+            self._give_up(run, "interrupted")
+        with local.signals(lambda number: None):
+            self._seal(folder, log, run)
+
+    def _give_up(self, run: Run, why: str) -> None:
+        run.state = "failed"
+        run.reason = why
+        self._status.warn(f"run {run.id}: {why}")
+
+    def _patch(self, folder: RunFolder, log: Log, run: Run, before: Baseline, snapshot: Snapshot) -> Result:
+        after = snapshot.result(before, scan(folder.workspace))
+        assert run.trees is not None
+        run.trees.result = after.tree
+        run.findings += after.findings
+        run.files_changed = [change.path for change in after.changes]
+        if after.changes:
+            patch.write_patch(Git(self._order.git, folder.git), before.tree, after.tree, folder.patch)
+            run.patch = str(folder.patch)
+        changed = {
+            "tree": after.tree,
+            "files_changed": run.files_changed,
+            "findings": msgspec.to_builtins(after.findings),
+        }
+        log.append("patch", {**changed, "files": self._files("patch.diff", "worker.log")})
+        self._status.say(f"run {run.id}: {count(len(run.files_changed), 'file')} changed")
+        return after
+
+    def _verify(self, folder: RunFolder, log: Log, run: Run, before: Baseline, after: Result) -> None:
+        order = self._order
+        assert order.verify is not None and order.verify_text is not None
+        self._status.say(f"run {run.id}: verifying: {order.verify_text}")
+        detail = ""
+        if not order.keep:
+            remove(folder.workspace)  # room for its successor
+        relay: Relay | None = None
+        try:
+            store = Store(Git(order.git, folder.git), run.trees.object_format if run.trees else "sha1")
+            verify.lay_out(Path(order.root), folder.verify, self._copier, before, after, store)
+            if order.repository and order.mode == "workspace":
+                repository.detach(order.git, order.repository, folder.verify)
+            relay = Relay(folder.path / "verify.log", forward=self._show)
+            hooks = Hooks(lambda text: None, self._verifying(relay), lambda: None, self._recorder(log, "verify-egress"))
+            done = self._bounds.verifier(folder, order.verify, relay.fd, hooks)
+            run.verification = verify.judged(
+                order.verify_text, exit_code=done.exit_code, exec_error=done.exec_error, timed_out=done.timed_out
+            )
+            detail = f"ended by the {done.limit} limit" if done.limit else ""
+        except (OSError, SkepError) as error:
+            run.verification = Verification("unavailable", order.verify_text, None)
+            detail = verify.explain(error)
+        finally:
+            self._kill = None
+            if relay is not None:
+                relay.finish()
+        log.append(
+            "verification",
+            {**msgspec.to_builtins(run.verification), "detail": detail, "files": self._files("verify.log")},
+        )
+        self._status.say(f"run {run.id}: verification {run.verification.outcome}{f' ({detail})' if detail else ''}")
+
+    def _verifying(self, relay: Relay) -> Callable[[Callable[[], None]], None]:
+        def spawned(kill: Callable[[], None]) -> None:
+            self._kill = kill
+            relay.start()
+
+        return spawned
+
+    def _seal(self, folder: RunFolder, log: Log, run: Run) -> None:
+        """The last record has every digest, and scratch is gone. A full disk has room again once scratch is."""
+        left = [] if self._order.keep else clear_scratch(folder)
+        for problem in left:
+            self._status.warn(f"run {run.id}: {problem}")
+        run.ended = now()
+        if not self._failure:
+            try:
+                log.keep(
+                    "run.json",
+                    run.encode(),
+                    "sealed",
+                    {"state": run.state, "reason": run.reason, "files": self._files(*SEALED)},
+                )
+            except OSError as error:
+                self._failure = error
+        log.close()
+        if self._failure:
+            if run.reason is None:
+                self._give_up(run, trouble(self._failure, self._runs.root).message)
+            seal_again(folder, run)
+
+
+def seal_again(folder: RunFolder, run: Run) -> None:
+    """Seal a run whose log could not be written a moment ago; what was in the way may be gone. Never raises OSError."""
+    try:
+        log = Log(folder)
+        try:
+            files = {name: file_digest(folder.path / name) for name in SEALED}
+            log.keep("run.json", run.encode(), "sealed", {"state": run.state, "reason": run.reason, "files": files})
+        finally:
+            log.close()
+    except (OSError, SkepError):
+        pass  # the record ends where it ends, and `audit verify` says so
+
+
+def _take_over(run: Run, outcome: Outcome) -> None:
+    run.exit_code = TIMED_OUT if outcome.timed_out else outcome.exit_code
+    run.limit, run.layers, run.attestation = outcome.limit, outcome.layers, outcome.attestation
+    run.findings += outcome.findings
+    run.egress = outcome.egress
+    run.state = "timed-out" if outcome.timed_out else "completed" if outcome.exit_code == 0 else "failed"
+    if outcome.exec_error is not None:
+        run.reason = f"the worker could not be executed: {os.strerror(outcome.exec_error)}"
+    elif outcome.limit and not outcome.timed_out:
+        run.reason = f"ended by the {outcome.limit} limit"
+
+
+def egress_data(event: EgressEvent) -> dict[str, Any]:
+    """An egress event for the log."""
+    data = msgspec.to_builtins(event)
+    data["what"] = "closed" if isinstance(event, Closed) else "decision"
+    data.pop("type", None)
+    return data
+
+
+def clear_scratch(folder: RunFolder) -> list[str]:
+    """What a run needs only while it runs is gone; what could not be removed is told."""
+    problems: list[str] = []
+    for path in (folder.workspace, folder.verify, folder.rules):
+        try:
+            remove(path)
+        except OSError as error:
+            problems.append(f"cannot remove {path}: {error.strerror or error}")
+    return problems
+
+
+def clear_dead(runs: Runs) -> None:
+    """Runs whose skep was killed are over: scratch gone, the record sealed as failed. What goes wrong here is no
+    trouble of today's run.
+    """
+    for folder in runs.dead():
+        clear_scratch(folder)
+        try:
+            run = record.load(folder)
+        except SkepError:
+            continue
+        if run.state == "running":
+            run.state, run.reason, run.ended = "failed", "skep was killed while it ran", now()
+            seal_again(folder, run)

@@ -1,0 +1,222 @@
+"""`skep run`: a task, a worker, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import click
+from skep_policy.errors import PolicyError
+from skep_policy.facts import Facts
+from skep_policy.layers import Effective
+
+from . import local, policies, repository, workers
+from .bounds import PolicyBounds
+from .errors import CannotRun, SkepError, UsageError
+from .flags import Flags
+from .hostgit import find_git
+from .options import collect, policy_flags
+from .pipeline import TIMED_OUT, Order, Pipeline
+from .record import Mode, Run, one_json
+from .render import Live, Status
+from .state import RunFolder, Runs, guarded
+from .workers import split, with_task
+
+
+@click.command("run", short_help="Give a task to a worker and get a verified patch back.")
+@click.argument("repo", type=click.Path())
+@click.argument("task")
+@click.option("--worker", metavar="PRESET|'CMD {task}'", help="The worker's command; {task} is replaced by TASK.")
+@click.option(
+    "--execution-mode",
+    "mode",
+    type=click.Choice(["sandbox", "workspace"]),
+    default="sandbox",
+    show_default=True,
+    help="`workspace` enforces nothing: a plain process in the disposable copy, for workers you trust.",
+)
+@click.option(
+    "--workspace",
+    type=click.Choice(["auto", "overlay", "copy"]),
+    default="auto",
+    show_default=True,
+    help="How the worker gets a tree of its own.",
+)
+@click.option("--verify", metavar="CMD", help="Judge the patch by this command, on a clean workspace, without network.")
+@click.option("--results", metavar="DIR", type=click.Path(), help="The folder for the worker's results.")
+@click.option("--keep", is_flag=True, help="Keep the workspace afterwards.")
+@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, on the last line of stdout.")
+@click.option("--quiet", is_flag=True, help="No progress lines and no output of the worker.")
+@policy_flags()
+def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: str, **values: Any) -> None:
+    """Give TASK to a worker on a copy of REPO, in the boundary of the policy; record it, take the patch, verify it.
+
+    REPO itself is never written. `skep review`, `skep approve` and `skep deny` come after.
+
+    \b
+    Exit status: 0 when the worker completed and the verification passed or none was asked for, 1 when either
+    did not, 124 on the --wall limit, 125 when skep could not run it.
+
+    \b
+    Examples:
+        skep run . "fix the failing test" --worker 'codex exec {task}' --verify 'pytest -q'
+        skep run ../lib "update the docs" --worker ./agent.sh --allow api.example.com
+    """
+    flags = collect(values)
+    status = Status(quiet=quiet)
+    if workspace == "overlay":
+        raise UsageError("--workspace overlay is not there yet: use --workspace copy")
+    try:
+        with local.signals(local.end):
+            run, folder = start(repo, task, flags, status=status, as_json=as_json, quiet=quiet, **values)
+    except local.Ending as error:
+        raise SkepError("interrupted; the worker never ran", exit_code=error.exit_code) from None
+    document = run.document(folder)
+    if flags.report is not None:
+        with guarded(flags.report):
+            Path(flags.report).write_text(one_json(document) + "\n")
+    if as_json:
+        sys.stdout.write(one_json(document) + "\n")
+    else:
+        _tell(run, folder, status)
+    sys.exit(exit_code(run))
+
+
+def exit_code(run: Run) -> int:
+    """What DESIGN fixes for `skep run`."""
+    if run.state == "timed-out":
+        return TIMED_OUT
+    return 0 if run.state == "completed" and run.verification.outcome in ("passed", "none") else 1
+
+
+def start(
+    repo: str,
+    task: str,
+    flags: Flags,
+    *,
+    status: Status,
+    as_json: bool,
+    quiet: bool,
+    worker: str | None,
+    mode: Mode,
+    verify: str | None,
+    results: str | None,
+    keep: bool,
+) -> tuple[Run, RunFolder]:
+    """Run it all. Raises UsageError, CannotRun; after the worker's start nothing is raised any more."""
+    try:
+        facts = Facts.gather()
+        folder = folder_of(repo)
+        if not task.strip():
+            raise UsageError("the task is empty: say what the worker shall do")
+        git = find_git(facts.environ)
+        found = repository.find(git, Path(folder), home=facts.home)
+        root = found.root if found else folder
+        effective = policies.effective(flags, facts=facts, project=root)
+        words = worker_words(worker, effective, facts)
+        verify_words = (
+            split(verify, "--verify") if verify is not None else list(effective.policy.worker.verify or ()) or None
+        )
+        order = Order(
+            root=root,
+            folder=folder,
+            repository=found,
+            git=git,
+            task=task,
+            worker=words,
+            argv=with_task(words, task),
+            mode=mode,
+            verify=verify_words,
+            verify_text=verify if verify is not None else " ".join(verify_words) if verify_words else None,
+            results=results_folder(results, root),
+            keep=keep,
+            exclude=os.path.join(found.common_dir, "info/exclude") if found else None,
+            user_exclude=repository.excludes_file(git, found, facts.environ, facts.home),
+            withheld=policies.withheld_lines(effective, root),
+            version=version("skep-cli"),
+        )
+        bounds = PolicyBounds(order, effective, facts, strict=flags.strict)
+    except PolicyError as error:
+        raise UsageError(str(error)) from None
+    problem = workers.missing(words, facts.environ)
+    if problem:
+        raise CannotRun(f"the worker cannot start: {problem}", exit_code=127)
+    for line in order.withheld:
+        status.warn(line)
+    if mode == "workspace":
+        status.warn("execution mode workspace: nothing is enforced, the worker can do whatever you can")
+    pipeline = Pipeline(order, bounds, Runs(Path(facts.state_dir)), status, show=_shower(as_json, quiet))
+    return pipeline.go()
+
+
+def folder_of(repo: str) -> str:
+    """The real path of an existing folder. Raises UsageError."""
+    if not os.path.lexists(repo):
+        raise UsageError(f"REPO {repo}: no such folder")
+    real = os.path.realpath(repo)
+    if not os.path.isdir(real):
+        raise UsageError(f"REPO {repo} is not a folder: name the folder the worker shall work on")
+    if not os.access(real, os.R_OK | os.X_OK):
+        raise UsageError(f"REPO {repo} cannot be read: permission denied")
+    if real == "/":
+        raise UsageError("REPO is /: name the folder the worker shall work on")
+    return real
+
+
+def worker_words(given: str | None, effective: Effective, facts: Facts) -> list[str]:
+    """The worker's command, from the flag or from the policy. Raises UsageError."""
+    configured = effective.policy.worker
+    if given is None and configured.command:
+        return list(configured.command)
+    text = given if given is not None else configured.preset
+    if text is None:
+        raise workers.none_configured(facts.environ)
+    return split(workers.AGENTS.get(text.strip(), text), "--worker")
+
+
+def results_folder(results: str | None, root: str) -> str | None:
+    """Where results go when the operator said so. Raises UsageError when that is inside the tree, which is never
+    written.
+    """
+    if results is None:
+        return None
+    real = os.path.realpath(results)
+    if real == root or real.startswith(root.rstrip("/") + "/"):
+        raise UsageError(f"--results {results} is inside REPO, which a run never writes: name a folder outside")
+    if os.path.lexists(real) and not os.path.isdir(real):
+        raise UsageError(f"--results {results} is not a folder")
+    return real
+
+
+def _shower(as_json: bool, quiet: bool) -> Any:
+    """What takes the worker's output while it comes; None when nobody watches."""
+    if quiet:
+        return None
+    stream = sys.stderr if as_json else sys.stdout
+    stream.flush()
+    fd, terminal, live = stream.fileno(), stream.isatty(), Live()
+
+    def show(block: bytes) -> None:
+        data = live.feed(block).encode(errors="replace") if terminal else block
+        try:
+            while data:
+                data = data[os.write(fd, data) :]
+        except OSError:
+            pass  # nobody reads any more; the log has it
+
+    return show
+
+
+def _tell(run: Run, folder: RunFolder, status: Status) -> None:
+    if run.reason:
+        status.say(f"run {run.id}: {run.reason}")
+    for finding in run.findings:
+        status.say(f"run {run.id}: {finding.kind}: {finding.path}: {finding.detail}")
+    for denied in run.egress.denied:
+        status.say(f"run {run.id}: denied {denied.host}:{denied.port} ({denied.count} times): {denied.reason}")
+    status.say(f"run {run.id}: record in {folder.path}")
+    if run.files_changed:
+        status.say(f"look: skep review {run.id}   then: skep approve {run.id}, or skep deny {run.id}")

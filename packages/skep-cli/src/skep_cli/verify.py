@@ -1,0 +1,137 @@
+"""The independent verification: the patch on a clean workspace, the operator's command, and what it came to.
+
+The workspace is made anew: what git knows comes from the result tree, what it ignores (`.venv`, `node_modules`, caches)
+from the user's own tree, `.git` too. Nothing of the worker's workspace is in it but what the patch says.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from .errors import SkepError
+from .listing import Stamp
+from .objects import Store
+from .record import Verification
+from .removal import remove
+from .snapshot import Baseline, Result
+from .trees import LINK, Entry
+from .workspace import Copier
+
+NOT_EXECUTABLE, NOT_FOUND = 126, 127
+
+
+def lay_out(source: Path, target: Path, copier: Copier, before: Baseline, after: Result, store: Store) -> None:
+    """The result stands at `target`, on top of what was ignored of `source`. Raises OSError, SkepError."""
+    copier.copy(source, target, only=before.ignored)
+    _drop_empty(target, before, after.entries)
+    writer = _Writer(target, before)
+    paths: dict[str, list[str]] = {}
+    for path, entry in after.entries.items():
+        paths.setdefault(entry.oid, []).append(path)
+    for oid, _, blocks in store.read(paths):
+        content = b""
+        names = paths[oid]
+        if len(names) > 1 or after.entries[names[0]].mode == LINK:
+            content = b"".join(blocks)
+            for path in names:
+                writer.write(path, after.entries[path], iter((content,)))
+        else:
+            writer.write(names[0], after.entries[names[0]], blocks)
+    writer.finish()
+
+
+def _drop_empty(target: Path, before: Baseline, after: Mapping[str, Entry]) -> None:
+    """Folders whose files the patch takes away go with them."""
+    had, has = _folders(before.entries), _folders(after)
+    for folder in sorted(had - has, key=len, reverse=True):
+        try:
+            os.rmdir(target / folder)
+        except OSError:
+            pass  # it holds ignored files, or is not there
+
+
+def _folders(entries: Mapping[str, Entry]) -> set[str]:
+    found: set[str] = set()
+    for path in entries:
+        folder = path.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
+
+
+class _Writer:
+    """Writes files below a folder and never through a link in it."""
+
+    def __init__(self, root: Path, before: Baseline) -> None:
+        self._root = root
+        self._before = before
+        self._folders: set[str] = {""}
+        self._now = time.time_ns()
+
+    def write(self, path: str, entry: Entry, blocks: Iterable[bytes]) -> None:
+        self._folder(path.rpartition("/")[0])
+        there = self._root / path
+        if os.path.lexists(there):
+            remove(there)
+        stamp: Stamp | None = self._before.stamps.get(path) if self._before.entries.get(path) == entry else None
+        when = stamp.mtime_ns if stamp else self._now
+        if entry.mode == LINK:
+            os.symlink(b"".join(blocks), os.fsencode(there))
+            os.utime(there, ns=(when, when), follow_symlinks=False)
+            return
+        fd = os.open(there, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            for block in blocks:
+                view = memoryview(block)
+                while view:
+                    view = view[os.write(fd, view) :]
+            mode = stat.S_IMODE(stamp.mode) & 0o777 if stamp else entry.mode & 0o777
+            os.fchmod(fd, mode)
+            os.utime(fd, ns=(when, when))
+        finally:
+            os.close(fd)
+
+    def _folder(self, folder: str) -> None:
+        if folder in self._folders:
+            return
+        parent = folder.rpartition("/")[0]
+        self._folder(parent)
+        there = self._root / folder
+        try:
+            if not stat.S_ISDIR(os.lstat(there).st_mode):
+                os.unlink(there)
+                os.mkdir(there, 0o755)
+        except FileNotFoundError:
+            os.mkdir(there, 0o755)
+        self._folders.add(folder)
+
+    def finish(self) -> None:
+        """Folders have the modes they had."""
+        for folder, mode in self._before.folders.items():
+            there = self._root / folder
+            if os.path.isdir(there) and not os.path.islink(there):
+                os.chmod(there, mode & 0o777)
+
+
+def judged(command: str, *, exit_code: int, exec_error: int | None, timed_out: bool) -> Verification:
+    """The outcome of a verification that ran. Status 126 and 127, of a shell too, say that a tool is missing, not that
+    the patch is bad.
+    """
+    if exec_error is not None or (exit_code in (NOT_EXECUTABLE, NOT_FOUND) and not timed_out):
+        return Verification("unavailable", command, exit_code)
+    return Verification("passed" if exit_code == 0 and not timed_out else "failed", command, exit_code)
+
+
+def explain(error: Exception) -> str:
+    """Why a verification could not be tried, in a line."""
+    if isinstance(error, OSError):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return "no room for its workspace"
+        return f"{error.filename or 'workspace'}: {error.strerror or error}"
+    return error.message if isinstance(error, SkepError) else str(error)

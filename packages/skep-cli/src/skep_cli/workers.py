@@ -1,0 +1,63 @@
+"""The worker's command: split as a shell splits words, and who could be one on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+
+from .errors import UsageError
+
+AGENTS: dict[str, str] = {
+    "claude": "claude -p {task}",
+    "codex": "codex exec {task}",
+    "gemini": "gemini -p {task}",
+    "aider": "aider --yes-always --message {task}",
+    "opencode": "opencode run {task}",
+    "goose": "goose run --text {task}",
+}
+"""Agents people have, and how each is given a task without a terminal."""
+
+
+def split(text: str, option: str) -> list[str]:
+    """The words of a command. Raises UsageError when there are none, or a quote is left open."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r}: {str(error).lower()}; quote it as for a shell") from None
+    if not words:
+        raise UsageError(f"{option} is empty: write a command, such as {option} 'codex exec {{task}}'")
+    if any("\0" in word for word in words):
+        raise UsageError(f"{option} holds a NUL character")
+    return words
+
+
+def with_task(words: Sequence[str], task: str) -> list[str]:
+    """The command with `{task}` replaced inside every word; the task is never split."""
+    return [word.replace("{task}", task) for word in words]
+
+
+def none_configured(environ: Mapping[str, str]) -> UsageError:
+    """The error that says which agents there are, and what to type."""
+    found = [name for name in AGENTS if shutil.which(name, path=environ.get("PATH"))]
+    remedy = "or set `command` under [worker] in the policy file"
+    if not found:
+        names = ", ".join(AGENTS)
+        return UsageError(f"no worker: give one with --worker 'CMD {{task}}', {remedy} (on PATH is none of {names})")
+    example = AGENTS[found[0]]
+    return UsageError(f"no worker: give one, such as --worker '{example}', {remedy} (on PATH: {', '.join(found)})")
+
+
+def missing(words: Sequence[str], environ: Mapping[str, str]) -> str | None:
+    """Why the command cannot start on this machine; None when it can, or when it lies in the workspace and so cannot be
+    told yet.
+    """
+    program = words[0]
+    if "/" in program:
+        if not os.path.isabs(program):
+            return None
+        return None if os.access(program, os.X_OK) else f"{program} is no program"
+    if shutil.which(program, path=environ.get("PATH")):
+        return None
+    return f"there is no program {program!r} on PATH"
