@@ -1,0 +1,58 @@
+"""The built-in sets, read from their data files.
+
+The files are TOML of the plainest kind (one `"key" = "value"` a line below a table header), so that ten lines here do
+what the TOML parser would take 20 times as long for on every start; a test holds the two to the same answer.
+"""
+
+from __future__ import annotations
+
+import os
+
+from .facts import Facts
+
+
+def read_table(name: str, table: str) -> dict[str, str]:
+    """One table of a data file of this package."""
+    found: dict[str, str] = {}
+    inside = False
+    with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
+        for line in file:
+            if line.startswith("["):
+                inside = line.strip() == f"[{table}]"
+            elif inside and (line[0] == '"' or line[0].isalpha()):
+                key, _, value = line.partition(" = ")
+                found[key.strip('"')] = value.strip().strip('"')
+    return found
+
+
+def hidden_entries(facts: Facts) -> list[tuple[str, str]]:
+    """(absolute path, reason) of every built-in hidden path on this machine, whether it exists or not."""
+    home = facts.home.rstrip("/")
+    moved = {
+        "~/.config/": facts.xdg("CONFIG"),
+        "~/.local/share/": facts.xdg("DATA"),
+        "~/.local/state/": facts.xdg("STATE"),
+        "~/.cache/": facts.xdg("CACHE"),
+    }
+    found: dict[str, str] = {}
+    for entry, reason in read_table("hidden.toml", "hidden").items():
+        path = home + entry[1:] if entry.startswith("~/") else entry
+        found.setdefault(path, reason)
+        for prefix, folder in moved.items():
+            if entry.startswith(prefix):
+                found.setdefault(folder.rstrip("/") + "/" + entry[len(prefix) :], reason)
+    for variable, reason in read_table("hidden.toml", "environment").items():
+        for value in facts.environ.get(variable, "").split(":"):
+            if value.startswith("/") and value.rstrip("/"):
+                found.setdefault(value.rstrip("/"), f"{reason}, by {variable}")
+    return list(found.items())
+
+
+def project_entries() -> dict[str, str]:
+    """Name -> reason of what the host runs by itself in a project."""
+    return read_table("protected.toml", "project")
+
+
+def home_entries() -> dict[str, str]:
+    """Path below the home folder -> reason of what the host runs by itself for a user."""
+    return read_table("protected.toml", "home")
