@@ -244,6 +244,8 @@ def shim_records(
         if not (name == "net" and network.mode == "open") and name != "cgroup":
             yield "host-ns", f"{name} {link}"
     read_only = [path for path in ("/", "/etc", "/usr", boundary.home) if boundary.access_to(path) == Access.READ]
+    # A home below a folder that is the sandbox's own (HOME=/tmp/x) is not the host's, so writing there proves nothing.
+    read_only = [path for path in read_only if not any(below(path, own) for own in ("/tmp", "/var/tmp", "/run"))]
     protects = [rule.path for rule in winning(boundary) if rule.access == Access.READ and rule.kind == "dir"]
     for path in (*read_only, *protects[:MAX_ATTESTED]):
         yield "read-only", path
