@@ -1,0 +1,64 @@
+"""The worker leaves nothing behind, however it or skep ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .worker import Worker, eventually, processes_with
+
+pytestmark = pytest.mark.sandbox
+
+
+@pytest.mark.guarantee("gone-processes")
+def test_a_background_child_ends_with_the_command(worker: Worker) -> None:
+    tag = f"1000{os.getpid()}"
+    assert worker.sh(f"setsid sleep {tag} & (sleep {tag} &) ; echo done") == "done"
+    assert eventually(lambda: processes_with(tag) == [])
+
+
+@pytest.mark.guarantee("gone-processes")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda n: n.name)
+def test_nothing_survives_a_signal_to_skep(worker: Worker, number: signal.Signals) -> None:
+    tag = f"1000{os.getpid()}"
+    before = tree(worker.workspace)
+    command = worker.argv("sh", "-c", f"setsid sleep {tag} & sleep {tag}; true", flags=("--allow", "example.com"))
+    with subprocess.Popen(command, cwd=worker.workspace, env=worker.environ(), stderr=subprocess.DEVNULL) as skep:
+        assert eventually(lambda: len(processes_with(f"sleep\0{tag}")) == 2)
+        skep.send_signal(number)
+        assert skep.wait(20) != 0
+    assert eventually(lambda: processes_with(tag) == [])
+    assert tree(worker.workspace) == before
+
+
+@pytest.mark.guarantee("gone-files")
+@pytest.mark.parametrize("end", ["true", "exit 3", "kill -KILL $$"])
+def test_the_tree_holds_what_the_worker_wrote_and_nothing_else(worker: Worker, end: str) -> None:
+    subprocess.run(["git", "init", "-q", worker.workspace], check=True, env=worker.environ())
+    before = tree(worker.home)
+    flags = ("--protect", "absent/file", "--hide", str(worker.workspace / "absent-too"), "--write", str(worker.outside))
+    worker.sh(f"echo mine > written; {end}", *flags)
+    state = {path for path in tree(worker.home) if ".local/state" in path or ".cache" in path}
+    assert tree(worker.home) - before - state == {str(worker.workspace / "written")}
+    assert tree(worker.outside) == set()
+
+
+@pytest.mark.guarantee("gone-files")
+def test_no_mount_and_no_temporary_folder_is_left(worker: Worker) -> None:
+    mounts, temporary = Path("/proc/self/mounts").read_text(), named_for_skep()
+    assert worker.sh("echo x > /tmp/mine; echo x > /var/tmp/mine; cat /tmp/mine") == "x"
+    assert Path("/proc/self/mounts").read_text() == mounts
+    assert named_for_skep() <= temporary
+    assert not Path("/tmp/mine").exists() and not Path("/var/tmp/mine").exists()
+
+
+def tree(folder: Path) -> set[str]:
+    return {os.path.join(root, name) for root, folders, files in os.walk(folder) for name in (*folders, *files)}
+
+
+def named_for_skep() -> set[str]:
+    return {str(path) for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run") for path in Path(folder).glob("*skep*")}
