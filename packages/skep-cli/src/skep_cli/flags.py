@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
-from skep_policy.check import check
+from skep_policy.checks import check
 from skep_policy.policy import Env, Filesystem, Limits, Network, Policy, Worker
 
 SOURCE: Final = "command line"

@@ -49,7 +49,7 @@ def project_layer(project: str, *, facts: Facts) -> list[Layer]:
 
 def resolved(policy: Effective, *, facts: Facts, workspace: str, **how: object) -> Boundary:
     """The boundary of a policy; see `skep_policy.resolve`. Raises PolicyError."""
-    from skep_policy.resolve import resolve
+    from skep_policy.resolution import resolve
 
     return resolve(policy, facts=facts, workspace=workspace, **how)  # type: ignore[arg-type]
 

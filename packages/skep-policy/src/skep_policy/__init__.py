@@ -1,1 +1,114 @@
-"""What a sandboxed worker may do: policy types, loading, layering and decisions. Pure."""
+"""What a sandboxed worker may do: policy types, loading, layering and decisions. Pure.
+
+Names are imported when they are first used: a proxy that only decides does not pay for loading, and neither pays for the
+rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .address import classify
+    from .boundary import Access, Boundary, PathRule, Watched
+    from .checks import check
+    from .errors import MalformedHost, PolicyError
+    from .events import Closed, Decision, EgressEvent
+    from .explain import Explanation, explain_host, explain_path
+    from .facts import Facts
+    from .hosts import Target, canonical_host, is_address, parse_target
+    from .launch import Launch
+    from .layers import Effective, Entry, Layer, built_in, merge
+    from .load import load_policy, parse_policy
+    from .policy import Env, Filesystem, Limits, Network, Policy, Verify, Worker
+    from .report import Egress, Finding, Report
+    from .resolution import resolve
+    from .rules import Rule, Rules, parse_rule
+    from .schema import json_schema
+    from .trust import TrustStore
+    from .units import parse_duration, parse_size
+    from .verdict import Verdict
+
+__all__ = [
+    "Access",
+    "Boundary",
+    "Closed",
+    "Decision",
+    "Effective",
+    "Egress",
+    "EgressEvent",
+    "Entry",
+    "Env",
+    "Explanation",
+    "Facts",
+    "Filesystem",
+    "Finding",
+    "Launch",
+    "Layer",
+    "Limits",
+    "MalformedHost",
+    "Network",
+    "PathRule",
+    "Policy",
+    "PolicyError",
+    "Report",
+    "Rule",
+    "Rules",
+    "Target",
+    "TrustStore",
+    "Verdict",
+    "Verify",
+    "Watched",
+    "Worker",
+    "built_in",
+    "canonical_host",
+    "check",
+    "classify",
+    "explain_host",
+    "explain_path",
+    "is_address",
+    "json_schema",
+    "load_policy",
+    "merge",
+    "parse_duration",
+    "parse_policy",
+    "parse_rule",
+    "parse_size",
+    "parse_target",
+    "resolve",
+]
+
+_MODULES = {
+    "address": ("classify",),
+    "boundary": ("Access", "Boundary", "PathRule", "Watched"),
+    "errors": ("MalformedHost", "PolicyError"),
+    "events": ("Closed", "Decision", "EgressEvent"),
+    "explain": ("Explanation", "explain_host", "explain_path"),
+    "facts": ("Facts",),
+    "hosts": ("Target", "canonical_host", "is_address", "parse_target"),
+    "launch": ("Launch",),
+    "layers": ("Effective", "Entry", "Layer", "built_in", "merge"),
+    "load": ("load_policy", "parse_policy"),
+    "policy": ("Env", "Filesystem", "Limits", "Network", "Policy", "Verify", "Worker"),
+    "report": ("Egress", "Finding", "Report"),
+    "rules": ("Rule", "Rules", "parse_rule"),
+    "schema": ("json_schema",),
+    "trust": ("TrustStore",),
+    "units": ("parse_duration", "parse_size"),
+    "verdict": ("Verdict",),
+}
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    module = _HOMES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = globals()[name] = getattr(import_module(f".{module}", __name__), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted((*globals(), *__all__))

@@ -7,7 +7,7 @@ import stat
 
 import msgspec
 
-from .check import check
+from .checks import check
 from .errors import PolicyError
 from .places import Path, dotted, lines_of
 from .policy import Policy
