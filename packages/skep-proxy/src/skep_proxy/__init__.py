@@ -5,5 +5,6 @@ from __future__ import annotations
 from .engine import Stats
 from .limits import Limits
 from .server import Proxy
+from .upstream import Upstream, UpstreamError
 
-__all__ = ["Limits", "Proxy", "Stats"]
+__all__ = ["Limits", "Proxy", "Stats", "Upstream", "UpstreamError"]
