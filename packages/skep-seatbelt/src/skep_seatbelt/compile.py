@@ -170,7 +170,7 @@ def worker_environment(env: Mapping[str, str], proxy: Proxy | None) -> dict[str,
 def _outside(boundary: Boundary, tag: str) -> str:
     """A file that must not be creatable, in the first folder of the user's that no root covers."""
     for folder in (boundary.home, "/private/var/tmp", "/private/tmp", "/Users/Shared"):
-        path = f"{canonical(folder).rstrip('/')}/.{tag}"
+        path = f"{folder.rstrip('/')}/.{tag}"
         if boundary.access_to(path) < 2:
             return path
     raise Unenforceable("every folder a user can write is a root; name narrower ones", key="filesystem.write")

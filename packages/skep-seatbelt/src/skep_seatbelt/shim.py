@@ -79,33 +79,53 @@ def refused(control: socket.socket, reason: str) -> NoReturn:
 
 
 def attest(config: dict[str, Any]) -> dict[str, Any]:
-    """What was tried from inside: True held, False did not, a text is why it could not be tried here."""
+    """What was tried from inside: True held, False did not, a text is why it could not be tried here.
+
+    Raises OSError where the attempt failed for another reason than the boundary, which proves nothing.
+    """
     answers: dict[str, Any] = {
-        "writes": cannot(lambda: os.open(config["forbidden_write"], CREATE, 0o600)),
+        "writes": cannot(lambda: create(config["forbidden_write"])),
         "signals": cannot(lambda: os.kill(os.getppid(), 0)),
     }
-    if answers["writes"] is False:
-        os.unlink(config["forbidden_write"])
     if config["hidden"]:
-        answers["hidden"] = all(cannot(lambda path=path: os.open(path, READ)) for path in config["hidden"])
+        answers["hidden"] = all(cannot(lambda path=path: look(path), gone=True) for path in config["hidden"])
     if config["network"] != "open":
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             answers["network"] = cannot(lambda: sock.sendto(b"", DOCUMENTATION_ADDRESS))
     if config["port"]:
         # The twin of the denials above: a boundary that holds because nothing works is refused too.
         with socket.socket(socket.AF_INET) as sock:
-            answers["proxy"] = sock.connect_ex(("127.0.0.1", config["port"])) == 0
+            answers["proxy"] = not cannot(lambda: sock.connect(("127.0.0.1", config["port"])), refused=True)
     answers["sandboxed"] = sandboxed()
     answers["descriptors"] = descriptors() <= {0, 1, 2, int(sys.argv[1]), config["stderr"]}
     return answers
 
 
-def cannot(act: Callable[[], object]) -> bool:
-    """Whether the act was forbidden: EPERM or EACCES. What is not there is not there for anybody."""
+def create(path: str) -> None:
+    os.close(os.open(path, CREATE, 0o600))
+    os.unlink(path)
+
+
+def look(path: str) -> None:
+    os.close(os.open(path, READ))
+
+
+def cannot(act: Callable[[], object], *, gone: bool = False, refused: bool = False) -> bool:
+    """Whether the act was forbidden. `gone` and `refused` are other answers that may be expected.
+
+    Raises OSError for every other failure.
+    """
     try:
         act()
     except OSError as error:
-        return error.errno in (errno.EPERM, errno.EACCES, errno.ENOENT, errno.ENETUNREACH)
+        forbidden = {errno.EPERM, errno.EACCES}
+        if gone:
+            forbidden |= {errno.ENOENT, errno.ENOTDIR}
+        if refused:
+            forbidden |= {errno.ECONNREFUSED}
+        if error.errno not in forbidden:
+            raise
+        return True
     return False
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import secrets
 import shutil
@@ -19,9 +20,15 @@ from .compile import CONTROL, PROFILE
 from .diagnose import classify
 from .errors import BackendUnavailable
 from .evaluate import Profile
+from .places import canonical
 from .profile import MARKER
 
 MAX_DIAGNOSTICS = 65536
+
+MAX_PIDS = 65536
+
+PROC_UID_ONLY = 4
+"""proc_info.h: processes by effective user."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -53,6 +60,15 @@ def new_tag() -> str:
 def new_token() -> str:
     """What tells the clients of a run's proxy from every other program of the machine."""
     return secrets.token_urlsafe(24)
+
+
+def count_processes() -> int:
+    """How many processes this user has; 0 off macOS."""
+    if sys.platform != "darwin":
+        return 0
+    pids = (ctypes.c_int * MAX_PIDS)()
+    size = ctypes.CDLL(None).proc_listpids(PROC_UID_ONLY, os.getuid(), pids, ctypes.sizeof(pids))
+    return max(size, 0) // ctypes.sizeof(ctypes.c_int)
 
 
 class Sandbox:
@@ -144,15 +160,15 @@ def spawn(
     stderr: int = 2,
     terminal: int | None = None,
     wall: float | None = None,
-    running: int = 0,
+    running: int | None = None,
     folder: str | None = None,
 ) -> Sandbox:
     """Start the launch. `tag` is the one it was compiled with.
 
     The descriptors reach the worker as they are: a terminal must be the worker's own (`relay.Terminal`), never the
     user's. `terminal` becomes the controlling terminal. `wall` is in seconds; `running` counts this user's processes,
-    to which `limits.processes` is added. The profile stands in a new folder below `folder` (the temporary folder),
-    readable by this user alone, until the end.
+    to which `limits.processes` is added (asked of the system when None). The profile stands in a new folder below
+    `folder` (the temporary folder), readable by this user alone, until the end.
 
     Raises BackendUnavailable when the worker could write its own profile, or a descriptor is the user's terminal.
     """
@@ -166,7 +182,7 @@ def spawn(
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(launch.files[PROFILE])
-        if Profile(launch.files[PROFILE].decode()).allows("file-write-data", path):
+        if Profile(launch.files[PROFILE].decode()).allows("file-write-data", canonical(path)):
             raise BackendUnavailable(f"the worker may write {place}, where its profile stands", check="profile")
         own_control, its_control = socket.socketpair()
         own_lifeline, its_lifeline = socket.socketpair()
@@ -198,7 +214,7 @@ def spawn(
         for fd in kept:
             os.close(fd)
     own_lifeline.sendall(plan)
-    head = f"{len(launch.config)} {running} {kept[2]}\n".encode()
+    head = f"{len(launch.config)} {count_processes() if running is None else running} {kept[2]}\n".encode()
     threading.Thread(target=_tell, args=(own_control, head + launch.config), daemon=True).start()
     return Sandbox(own_control, own_lifeline, process, folder=place, diagnostics=diagnostics)
 
