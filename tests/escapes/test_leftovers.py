@@ -62,3 +62,19 @@ def tree(folder: Path) -> set[str]:
 
 def named_for_skep() -> set[str]:
     return {str(path) for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run") for path in Path(folder).glob("*skep*")}
+
+
+def test_output_to_a_file_keeps_what_others_write_to_it_meanwhile(worker: Worker) -> None:
+    path = worker.outside / "log"
+    with path.open("w") as log:
+        command = worker.argv("sh", "-c", "echo first; cat > /dev/null; echo last")
+        with subprocess.Popen(
+            command, cwd=worker.workspace, env=worker.environ(), stdin=subprocess.PIPE, stdout=log
+        ) as skep:
+            assert eventually(lambda: path.read_text() == "first\n")
+            log.write("beside\n")
+            log.flush()
+            assert skep.stdin is not None
+            skep.stdin.close()
+            assert skep.wait(20) == 0
+    assert path.read_text() == "first\nbeside\nlast\n"

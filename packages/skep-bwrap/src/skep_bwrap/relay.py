@@ -42,13 +42,15 @@ class Relay:
             os.close(self._owned)
 
     def _copy(self) -> None:
-        try:
-            while os.splice(self._source, self._sink, BLOCK):
-                pass
-            return
-        except OSError as error:
-            if error.errno != 22:  # EINVAL: no splice here, such as a sink opened for appending
-                raise
+        # Into a file, splice(2) writes at the position it found before it waited: over what others wrote meanwhile.
+        if not stat.S_ISREG(os.fstat(self._sink).st_mode):
+            try:
+                while os.splice(self._source, self._sink, BLOCK):
+                    pass
+                return
+            except OSError as error:
+                if error.errno != 22:  # EINVAL: no splice here
+                    raise
         while block := os.read(self._source, BLOCK):
             view = memoryview(block)
             while view:
