@@ -1,7 +1,6 @@
 """What a sandboxed worker may do: policy types, loading, layering and decisions. Pure.
 
-Names are imported when they are first used: a proxy that only decides does not pay for loading, and neither pays for the
-rest.
+Names are imported when they are first used: a proxy that only decides does not pay for loading a policy.
 """
 
 from __future__ import annotations
@@ -81,6 +80,7 @@ __all__ = [
 _MODULES = {
     "address": ("classify",),
     "boundary": ("Access", "Boundary", "PathRule", "Watched"),
+    "checks": ("check",),
     "errors": ("MalformedHost", "PolicyError"),
     "events": ("Closed", "Decision", "EgressEvent"),
     "explain": ("Explanation", "explain_host", "explain_path"),
@@ -91,6 +91,7 @@ _MODULES = {
     "load": ("load_policy", "parse_policy"),
     "policy": ("Env", "Filesystem", "Limits", "Network", "Policy", "Verify", "Worker"),
     "report": ("Egress", "Finding", "Report"),
+    "resolution": ("resolve",),
     "rules": ("Rule", "Rules", "parse_rule"),
     "schema": ("json_schema",),
     "trust": ("TrustStore",),

@@ -16,7 +16,7 @@ DESCRIPTIONS = {
     "filesystem.hide": "Neither readable nor writable. `*`, `?` and `**` make a pattern.",
     "filesystem.grant": "Takes one entry off the built-in hidden set, or off what the host runs by itself.",
     "filesystem.read": "`host`: everything that is not hidden. `minimal`: the system, the toolchain, the roots.",
-    "filesystem.git": "Lets the worker commit: objects, references and index are writable, configuration and hooks not.",
+    "filesystem.git": "Lets the worker commit: objects, references and index are writable, configuration is not.",
     "filesystem.devices": "Devices let in, below /dev.",
     "filesystem.sockets": "Unix sockets of the host let in, one by one.",
     "network": "What the worker may reach. Nothing when `allow` is empty.",
