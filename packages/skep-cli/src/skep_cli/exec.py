@@ -33,21 +33,21 @@ def execute(flags: Flags, command: list[str]) -> int:
         return complain(str(error))
     for line in policies.withheld_lines(policy, facts.cwd):
         complain(line)
-    report = None
+    report = -1
     try:
-        if flags.report is not None:
-            report = open(
-                os.path.join(facts.cwd, flags.report), "wb"
-            )  # before the worker: a report that cannot be written is told now
+        if flags.report is not None:  # before the worker, so that a report that cannot be written is told now
+            path = os.path.join(facts.cwd, flags.report)
+            report = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o666)
         outcome = launch(boundary, command, quarantine=os.path.join(facts.state_dir, "quarantine", str(os.getpid())))
     except BackendUnavailable as error:
         return complain(str(error))
     except OSError as error:
         return complain(f"{error.filename or 'sandbox'}: {error.strerror or error}")
     status = TIMED_OUT if outcome.timed_out else outcome.exit_code
-    if report is not None:
-        with report:
-            report.write(msgspec.json.format(msgspec.json.encode(as_report(outcome, status)), indent=2) + b"\n")
+    if report >= 0:
+        os.ftruncate(report, 0)
+        with open(report, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(as_report(outcome, status)), indent=2) + b"\n")
     for line in closing_lines(outcome, command):
         complain(line)
     return status

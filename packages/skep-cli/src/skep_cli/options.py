@@ -38,5 +38,9 @@ def policy_flags(*, report: bool = True) -> Callable[[F], F]:
 
 def collect(values: dict[str, Any]) -> Flags:
     """Takes the flags out of a command's keyword arguments."""
-    taken = {flag.field: values.pop(flag.field) for flag in (*POLICY_FLAGS, REPORT_FLAG) if flag.field in values}
-    return Flags(**{key: list(value) if isinstance(value, tuple) else value for key, value in taken.items()})
+    flags = Flags()
+    for flag in (*POLICY_FLAGS, REPORT_FLAG):
+        if flag.field in values:
+            value = values.pop(flag.field)
+            setattr(flags, flag.field, list(value) if flag.kind == "many" else value)
+    return flags

@@ -60,9 +60,8 @@ def withheld_lines(policy: Effective, project: str) -> list[str]:
         return []
     asked = ", ".join(f"{entry.key} = {entry.value}" for entry in policy.withheld[:5])
     more = f" and {len(policy.withheld) - 5} more" if len(policy.withheld) > 5 else ""
-    return [
-        f"{PROJECT_FILE} widens the policy and is not trusted: {asked}{more} ignored; `skep trust {project}` to see and allow it"
-    ]
+    remedy = f"`skep trust {project}` shows and allows it"
+    return [f"{PROJECT_FILE} widens the policy and is not trusted: {asked}{more} ignored; {remedy}"]
 
 
 __all__ = ["PROJECT_FILE", "PolicyError", "effective", "project_layer", "resolved", "withheld_lines"]

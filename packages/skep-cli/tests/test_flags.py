@@ -1,0 +1,73 @@
+"""The short parser of `skep exec` is a subset of click's: what it takes, click takes the same way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+from skep_cli.flags import POLICY_FLAGS, REPORT_FLAG, Flag, Flags, parse_simple
+from skep_cli.options import collect, policy_flags
+from skep_policy.errors import PolicyError
+
+TABLE = (*POLICY_FLAGS, REPORT_FLAG)
+
+
+def parse_with_click(words: list[str]) -> tuple[Flags, list[str]] | None:
+    """What `skep exec` of click makes of the words; None for a usage error."""
+    found: list[tuple[Flags, list[str]]] = []
+
+    @click.command()
+    @policy_flags()
+    @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+    def exec_(command: tuple[str, ...], **values: Any) -> None:
+        found.append((collect(values), list(command)))
+
+    result = CliRunner().invoke(exec_, words)
+    return found[0] if result.exit_code == 0 and found else None
+
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)
+words = st.one_of(
+    st.sampled_from([flag.name for flag in TABLE]),
+    st.builds("{}={}".format, st.sampled_from([flag.name for flag in TABLE]), texts),
+    st.sampled_from(["--", "-", "--help", "--nope", "-h", "true", "3", "-3", "--al"]),
+    texts,
+)
+
+
+@given(st.lists(words, max_size=8))
+def test_what_the_short_parser_takes_click_takes_the_same_way(typed: list[str]) -> None:
+    simple = parse_simple(typed, TABLE)
+    if simple is not None:
+        assert simple == parse_with_click(typed)
+
+
+@pytest.mark.parametrize("flag", TABLE, ids=[flag.name for flag in TABLE])
+def test_every_flag_is_taken_by_the_short_parser(flag: Flag) -> None:
+    value = "3" if flag.kind == "number" else "x"
+    typed = [flag.name] if flag.kind == "switch" else [flag.name, value]
+    simple = parse_simple([*typed, "--", "true"], TABLE)
+    assert simple is not None and simple == parse_with_click([*typed, "--", "true"])
+    assert getattr(simple[0], flag.field) in (True, "x", ["x"], 3)
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [["--help"], ["true"], ["--allow"], ["--nope", "--", "true"], ["--processes", "many", "--", "true"], ["--"], []],
+    ids=" ".join,
+)
+def test_everything_else_is_left_to_click(typed: list[str]) -> None:
+    assert parse_simple(typed, TABLE) is None
+
+
+def test_flags_are_a_layer_and_a_value_that_cannot_be_used_is_refused() -> None:
+    policy = Flags(allow=["a.example.com"], env=["A", "B=x y", "C="], git=True, wall="30m").as_policy()
+    assert policy.network.allow == ("a.example.com",)
+    assert policy.env.pass_ == ("A",) and policy.env.set == {"B": "x y", "C": ""}
+    assert policy.filesystem.git is True and policy.limits.wall == "30m"
+    with pytest.raises(PolicyError, match="http://a"):
+        Flags(allow=["http://a"]).as_policy()
