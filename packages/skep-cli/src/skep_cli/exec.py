@@ -17,6 +17,7 @@ from . import policies
 from .flags import Flags
 from .session import Outcome, launch
 
+USAGE = 2
 CANNOT_RUN = 125
 TIMED_OUT = 124
 
@@ -26,12 +27,17 @@ def execute(flags: Flags, command: list[str]) -> int:
     process.
     """
     try:
+        flags.as_policy()
+    except PolicyError as error:
+        complain(str(error))
+        return USAGE
+    try:
         facts = Facts.gather()
         policy = policies.effective(flags, facts=facts, project=facts.cwd)
         boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict)
     except PolicyError as error:
         return complain(str(error))
-    for line in policies.withheld_lines(policy, facts.cwd):
+    for line in (*policies.withheld_lines(policy, facts.cwd), *boundary.notes):
         complain(line)
     report = -1
     try:
