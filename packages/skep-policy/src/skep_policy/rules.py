@@ -34,7 +34,7 @@ import msgspec
 
 from .address import GLOBAL, LOOPBACK, NO_ADDRESS, aliases, classify, number_of, parse_network
 from .errors import MalformedHost, PolicyError
-from .hosts import MAX_PORT, canonical_host, is_address, parse_port, split_port
+from .hosts import MAX_PORT, canonical_host, format_ipv4, format_ipv6, is_address, parse_port, split_port
 from .verdict import ALLOWED, DENIED_BY_RULE, MALFORMED, NOT_LISTED, PRIVATE_ADDRESS, Verdict
 
 WEB_PORTS = (80, 443)
@@ -336,15 +336,7 @@ def _parse_port(text: str, host: str, written: str | None) -> int | Literal["web
 def _parse_network(text: str, source: str, use: Use, host: str, port: int | Literal["web", "any"], suffix: str) -> Rule:
     network = parse_network(host)
     if network is None:
-        address, slash, rest = host.partition("/")
-        if slash and ":" in address and ":" in rest:
-            length, _, port_text = rest.partition(":")
-            raise _refuse(text, "IPv6 with a port stands in brackets", f'"[{address}/{length}]:{port_text}"')
-        if slash and not (rest.isascii() and rest.isdigit()):
-            raise _refuse(text, "a rule has no path", f'"{address}"')
-        raise _refuse(
-            text, "not an address or network", '"10.1.0.0/16" (no bits set after the prefix) or "[fd00::/8]:443"'
-        )
+        raise _no_network(text, host)
     address, prefix = network
     whole = prefix == (128 if ":" in address else 32)
     shown = address if whole else f"{address}/{prefix}"
@@ -353,6 +345,24 @@ def _parse_network(text: str, source: str, use: Use, host: str, port: int | Lite
     if suffix and ":" in address:
         shown = f"[{shown}]"
     return Rule(shown + suffix, source, "net", f"{address}/{prefix}", port)
+
+
+def _no_network(text: str, host: str) -> PolicyError:
+    address, slash, rest = host.partition("/")
+    length, colon, port = rest.partition(":")
+    if "%" in host:
+        return _refuse(text, "an address has no zone here", f'"{host.partition("%")[0]}"')
+    if colon and ":" in address:
+        return _refuse(text, "IPv6 with a port stands in brackets", f'"[{address}/{length}]:{port}"')
+    known = parse_network(address)
+    if slash and known is None and ":" not in address:
+        return _refuse(text, "a rule has no path", f'"{address}"')
+    if known is not None and length.isascii() and length.isdigit() and int(length) <= known[1]:
+        number, width = number_of(known[0])
+        kept = number >> width - int(length) << width - int(length)
+        network = format_ipv6(kept) if width == 128 else format_ipv4(kept)
+        return _refuse(text, "a network with bits set after its prefix", f'"{network}/{length}"')
+    return _refuse(text, "not an address or network", '"10.1.0.0/16", "fd00::/8", or with a port "[fd00::/8]:443"')
 
 
 def _wildcard_parent(text: str, host: str, use: Use) -> str:
