@@ -17,7 +17,7 @@ import msgspec
 import pytest
 from skep_policy.boundary import PathRule
 from skep_policy.launch import Launch
-from skep_seatbelt import Ended, Proxy, compile, first_program, new_tag, settle, spawn
+from skep_seatbelt import Ended, Proxy, compile, first_program, listening, new_tag, settle, spawn
 
 from .boundaries import boundary, root
 
@@ -84,6 +84,7 @@ class Mac(msgspec.Struct):
             proxy=proxy,
             services=services,
             terminal=terminal,
+            host_sockets=listening(),
         )
 
     def ask(self, script: str, **given: Any) -> dict[str, Any]:

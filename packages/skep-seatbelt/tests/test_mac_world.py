@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from skep_policy.boundary import Access, Limits, PathRule
 from skep_seatbelt import Proxy, collect
+from skep_seatbelt.channels import MARKER
 from skep_seatbelt.guardian import members
-from skep_seatbelt.profile import MARKER
 
 from .mac import Mac, mac, only_on_a_mac, outside
 
@@ -90,9 +90,13 @@ def test_a_server_inside_by_localhost_star(mac: Mac, other: int):
     assert said["world"] in DENIED and said["any"] in DENIED, said
 
 
-def test_unix_sockets_inside_and_those_of_the_host(mac: Mac):
-    os.chdir(mac.outside)
-    with socket.socket(socket.AF_UNIX) as host, socket.socket(socket.AF_UNIX) as agent:
+def test_unix_sockets_inside_and_those_of_the_host(mac: Mac, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(mac.repo)
+    inner = socket.socket(socket.AF_UNIX)
+    inner.bind("inner.sock")
+    inner.listen()
+    monkeypatch.chdir(mac.outside)
+    with inner, socket.socket(socket.AF_UNIX) as host, socket.socket(socket.AF_UNIX) as agent:
         host.bind("host.sock")
         host.listen()
         agent.bind("granted.sock")
@@ -112,6 +116,7 @@ def test_unix_sockets_inside_and_those_of_the_host(mac: Mac):
             own.listen()
             answers["own"] = says(lambda: connect(socket.AF_UNIX, "own.sock"))
             os.symlink({str(mac.outside / "host.sock")!r}, "link.sock")
+            answers["host inside"] = says(lambda: connect(socket.AF_UNIX, "inner.sock"))
             answers["link"] = says(lambda: connect(socket.AF_UNIX, "link.sock"))
             """,
             sockets=(str(mac.outside / "granted.sock"),),

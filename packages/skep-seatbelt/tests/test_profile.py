@@ -6,8 +6,10 @@ from itertools import product
 
 import pytest
 from skep_seatbelt import services
+from skep_seatbelt.channels import MARKER
 from skep_seatbelt.evaluate import Profile, Query, Reading
-from skep_seatbelt.profile import GROUND, GUARDED_GROUND, MARKER
+from skep_seatbelt.profile import GROUND, GUARDED_GROUND
+from skep_seatbelt.sockets import parse_netstat
 
 from .boundaries import HOME, REPO, SCRATCH, TAG, boundary, hide, profile, protect, root
 
@@ -200,6 +202,29 @@ def test_a_named_socket_inside_a_protected_folder_is_reached():
     path = f"{REPO}/.git/fsmonitor--daemon.ipc"
     one = profile(boundary(sockets=(path,), protects=(protect(f"{REPO}/.git"),)))
     assert one.allows("network-outbound", path) and not one.allows("file-write-data", path)
+
+
+def test_a_host_program_that_listens_inside_a_root_is_not_reached_unless_named():
+    path = f"{REPO}/host.sock"
+    one = profile(boundary(), host_sockets=[path, "/private/var/run/docker.sock"])
+    assert not one.allows("network-outbound", path) and one.allows("network-outbound", f"{REPO}/own.sock")
+    assert profile(boundary(sockets=(path,)), host_sockets=[path]).allows("network-outbound", path)
+
+
+def test_bound_sockets_are_read_from_netstat():
+    column = "2bd1d9c5e2f2fa73                0                0"
+    table = "\n".join(
+        (
+            "Active LOCAL (UNIX) domain sockets",
+            "Address          Type   Recv-Q Send-Q            Inode             Conn             Refs     Nextref Addr",
+            f"2bd1d9c5e2f2f9ab stream      0      0                0 {column}",
+            f"2bd1d9c5e2f2fa73 stream      0      0 2bd1d9c5e2f20001 {column} /Users/u/a b/.git/fsmonitor--daemon.ipc",
+            f"2bd1d9c5e2f2fb3b dgram       0      0                0 {column} /var/run/syslog",
+            "noise",
+        )
+    )
+    assert parse_netstat(table) == ("/Users/u/a b/.git/fsmonitor--daemon.ipc", "/var/run/syslog")
+    assert parse_netstat("") == ()
 
 
 def test_strict_has_no_sockets_of_its_own():

@@ -10,7 +10,7 @@ from .keys import KEYS, Key, Unenforceable, refuse
 from .probe import Check, Probe, in_sandbox, probe
 from .relay import Terminal
 from .sbpl import ProfileError
-from .spawn import Ended, Sandbox, first_program, new_tag, new_token, spawn
+from .spawn import Ended, Sandbox, first_program, listening, new_tag, new_token, spawn
 
 __all__ = [
     "KEYS",
@@ -33,6 +33,7 @@ __all__ = [
     "first_program",
     "in_sandbox",
     "layers",
+    "listening",
     "log_command",
     "new_tag",
     "new_token",

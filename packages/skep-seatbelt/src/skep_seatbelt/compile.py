@@ -64,14 +64,16 @@ def compile(
     terminal: str | None = None,
     services: Iterable[str] = (),
     reads: Iterable[str] = (),
+    host_sockets: Iterable[str] = (),
     sandbox_exec: str = SANDBOX_EXEC,
 ) -> Launch:
     """The launch that enforces `boundary` on `argv`.
 
     `tag` names the run (letters, digits, dashes), in the unified log and to find its processes. `python` and `shim` are
-    the interpreter and the program that run first inside (`spawn.first_program()`), `reads` what these need where the
-    boundary reads little. `terminal` is the worker's own pseudo-terminal. `services` are Mach services the operator
-    grants by name. Raises Unenforceable where macOS cannot hold what the boundary says, naming the key.
+    the interpreter and the program that run first inside, `reads` what these need where the boundary reads little
+    (`spawn.first_program()`). `terminal` is the worker's own pseudo-terminal. `services` are Mach services the operator
+    grants by name. `host_sockets` are where programs of the host listen (`spawn.listening()`): below a root these are
+    not the worker's. Raises Unenforceable where macOS cannot hold what the boundary says, naming the key.
     """
     argv = tuple(argv)
     if not argv:
@@ -97,6 +99,7 @@ def compile(
                 terminal=terminal,
                 allow_services=granted,
                 reads=(python, shim, *reads),
+                host_sockets=host_sockets,
             ),
             message=tag,
         )

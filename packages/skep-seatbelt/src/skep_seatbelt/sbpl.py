@@ -113,7 +113,10 @@ class Comment(msgspec.Struct, frozen=True, tag=True):
     text: str
 
 
-def print_profile(items: Iterable[Rule | Comment], *, message: str | None = None) -> str:
+Item = Rule | Comment
+
+
+def print_profile(items: Iterable[Item], *, message: str | None = None) -> str:
     """The text of a profile. `message` marks every denial in the unified log. Raises ProfileError."""
     lines = ["(version 1)"]
     filters = 0

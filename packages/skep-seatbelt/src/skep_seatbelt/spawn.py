@@ -16,12 +16,14 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 from skep_policy.launch import Launch
 
+from .channels import MARKER
 from .compile import CONTROL, PROFILE
 from .diagnose import classify
 from .errors import BackendUnavailable
 from .evaluate import Profile
+from .facts import kernel_spelling
 from .places import canonical
-from .profile import MARKER
+from .sockets import NETSTAT, parse_netstat
 
 MAX_DIAGNOSTICS = 65536
 
@@ -69,6 +71,16 @@ def count_processes() -> int:
     pids = (ctypes.c_int * MAX_PIDS)()
     size = ctypes.CDLL(None).proc_listpids(PROC_UID_ONLY, os.getuid(), pids, ctypes.sizeof(pids))
     return max(size, 0) // ctypes.sizeof(ctypes.c_int)
+
+
+def listening() -> tuple[str, ...]:
+    """Paths of the Unix sockets that programs of the host have bound: `host_sockets` of `compile`. None off macOS."""
+    if sys.platform != "darwin":
+        return ()
+    done = subprocess.run(NETSTAT, capture_output=True, text=True, errors="replace", timeout=10, check=False, env={})
+    if done.returncode:
+        raise BackendUnavailable(f"netstat failed: {done.stderr.strip()[:200]}", check="sockets")
+    return tuple(kernel_spelling(path) for path in parse_netstat(done.stdout))
 
 
 class Sandbox:
