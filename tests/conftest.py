@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .worker import Worker
+from .escapes.worker import Worker
 
 
 @pytest.fixture(scope="session")
