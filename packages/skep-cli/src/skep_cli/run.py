@@ -22,7 +22,7 @@ from .options import collect, policy_flags
 from .pipeline import TIMED_OUT, Order, Pipeline
 from .record import Mode, Run, one_json
 from .render import Live, Status
-from .state import RunFolder, Runs, guarded
+from .state import RunFolder, Runs, gather, guarded
 from .workers import split, with_task
 
 
@@ -108,7 +108,7 @@ def start(
 ) -> tuple[Run, RunFolder]:
     """Run it all. Raises UsageError, CannotRun; after the worker's start nothing is raised any more."""
     try:
-        facts = Facts.gather()
+        facts = gather()
         folder = folder_of(repo)
         if not task.strip():
             raise UsageError("the task is empty: say what the worker shall do")

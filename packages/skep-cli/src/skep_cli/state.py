@@ -19,7 +19,10 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import SkepError, StateError, UsageError
+from skep_policy.errors import PolicyError
+from skep_policy.facts import Facts
+
+from .errors import CannotRun, SkepError, StateError, UsageError
 
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_LENGTH = 9
@@ -35,6 +38,14 @@ def run_id(milliseconds: int) -> str:
         milliseconds, digit = divmod(milliseconds, 32)
         digits.append(_DIGITS[digit])
     return "".join(reversed(digits))
+
+
+def gather() -> Facts:
+    """The facts of this process. Raises CannotRun for a home or folder that is not there."""
+    try:
+        return Facts.gather()
+    except PolicyError as error:
+        raise CannotRun(str(error)) from None
 
 
 @contextmanager
