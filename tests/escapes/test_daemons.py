@@ -30,7 +30,7 @@ def daemon(request: pytest.FixtureRequest, worker: Worker) -> Iterator[str]:
 def test_a_socket_of_the_host_cannot_be_connected_to_unless_listed(worker: Worker, daemon: str) -> None:
     connect = f"socket.socket(socket.AF_UNIX).connect({daemon!r})"
     assert worker.unconfined(connect) == "ok"
-    assert worker.attempt(connect) == "ECONNREFUSED"
+    assert worker.attempt(connect) == ("ECONNREFUSED" if daemon.startswith("\0") else worker.unreachable)
     if not daemon.startswith("\0"):
         assert worker.attempt(connect, "--socket", daemon) == "ok"
 
@@ -42,7 +42,7 @@ def test_a_datagram_socket_pair_cannot_be_turned_on_the_host(worker: Worker) -> 
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as server:
         server.bind(path)
         server.setblocking(False)
-        assert worker.attempt(body) == "ECONNREFUSED"
+        assert worker.attempt(body) == worker.unreachable
         with pytest.raises(BlockingIOError):
             server.recv(1)
         assert worker.unconfined(body) == "ok"

@@ -26,7 +26,8 @@ except OSError as error:
 class Worker:
     """Runs commands as `skep exec` does in `workspace`, with a home of its own. `outside` is a folder beside both.
 
-    `base` must not lie below /tmp, where the worker has a folder of its own and would see nothing to attack.
+    `unwritable` and `unreachable` are what attempts on `outside` meet. Below /tmp, where the worker has a folder of its
+    own, that is nothing at all; elsewhere it is the host's folder, read-only, its sockets covered.
     """
 
     def __init__(self, base: Path) -> None:
@@ -35,6 +36,9 @@ class Worker:
         self.outside = base / "outside"
         for folder in (self.home, self.workspace, self.outside):
             folder.mkdir()
+        unseen = base.is_relative_to("/tmp") or base.is_relative_to("/var/tmp")
+        self.unwritable = "ENOENT" if unseen else "EROFS"
+        self.unreachable = "ENOENT" if unseen else "ECONNREFUSED"
 
     def environ(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         kept = {
