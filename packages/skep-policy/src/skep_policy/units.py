@@ -19,13 +19,16 @@ MAX_SECONDS = 366 * 86400
 MAX_BYTES = 1 << 60
 """An exbibyte: what is more does not fit the signed 64 bits of a kernel limit with room to spare."""
 
+MAX_TEXT = 40
+"""Characters of a duration or size that is taken for one."""
+
 _DIGITS = frozenset("0123456789")
 
 
 def parse_duration(text: str) -> float:
     """Seconds of "30m", "90s", "1h30m", "1.5h", "500ms", "2d": more than 0, at most a year. Raises PolicyError."""
     total = 0.0
-    rest = text
+    rest = text if len(text) <= MAX_TEXT else ""
     while rest:
         number, unit, rest = _split(rest)
         if number is None or unit not in _SECONDS:
@@ -38,7 +41,7 @@ def parse_duration(text: str) -> float:
 
 def parse_size(text: str) -> int:
     """Bytes of "8GiB", "50MB", "512K", "1.5G", "4096B". `K`, `M`, `G`, `T` alone are binary. Raises PolicyError."""
-    number, unit, rest = _split(text)
+    number, unit, rest = _split(text[: MAX_TEXT + 1])
     if number is None or rest or unit.lower() not in _BYTES:
         raise PolicyError(f'not a size: {text!r}; write a number and a unit, like "512MiB", "8GiB" or "10GB"')
     size = int(number * _BYTES[unit.lower()])
