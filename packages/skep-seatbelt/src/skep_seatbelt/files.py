@@ -64,7 +64,7 @@ def terminal_rules(boundary: Boundary, terminal: str | None) -> Iterator[Item]:
     yield Comment("terminals of the user, and set-id bits anywhere")
     yield Rule(
         "deny",
-        ("file-read*", "file-read-data", "file-write*", "file-write-data", "file-ioctl"),
+        ("file-read-data", "file-write*", "file-write-data", "file-ioctl"),
         (All((Pattern(places.TERMINALS), Not(kept))),),
     )
     yield Rule("deny", ("file-write-setugid",), (Subpath("/"),))

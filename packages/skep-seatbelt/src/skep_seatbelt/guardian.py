@@ -63,16 +63,17 @@ def members(marker: str) -> list[int]:
     if sys.platform != "darwin":
         return []
     system = ctypes.CDLL(None)
+    # The name is a variadic argument, which Apple's 64-bit ARM passes elsewhere: ctypes knows from `argtypes`.
+    check = system.sandbox_check
+    check.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int)
     pids = (ctypes.c_int * MAX_PIDS)()
-    count = system.proc_listallpids(pids, ctypes.sizeof(pids))
-    flags = FILTER_GLOBAL_NAME | CHECK_NO_REPORT
-    name, other = marker.encode(), marker.encode() + b"x"
+    count = system.proc_listallpids(ctypes.byref(pids), ctypes.sizeof(pids))
+    how = FILTER_GLOBAL_NAME | CHECK_NO_REPORT
+    name, other = ctypes.c_char_p(marker.encode()), ctypes.c_char_p(marker.encode() + b"x")
     return [
         pid
         for pid in pids[: max(count, 0)]
-        if pid > 0
-        and system.sandbox_check(pid, b"mach-lookup", flags, ctypes.c_char_p(name)) == 0
-        and system.sandbox_check(pid, b"mach-lookup", flags, ctypes.c_char_p(other)) == 1
+        if pid > 0 and check(pid, b"mach-lookup", how, name) == 0 and check(pid, b"mach-lookup", how, other) == 1
     ]
 
 
@@ -104,11 +105,12 @@ def start(plan: Plan) -> int:
 
 
 def close_all_but(kept: set[int]) -> None:
-    start = 3
-    for fd in sorted(one for one in kept if one >= 3):
-        os.closerange(start, fd)
-        start = fd + 1
-    os.closerange(start, max(os.sysconf("SC_OPEN_MAX"), 1024) if os.sysconf("SC_OPEN_MAX") < 65536 else 65536)
+    for name in os.listdir("/dev/fd"):
+        if int(name) > 2 and int(name) not in kept:
+            try:
+                os.close(int(name))
+            except OSError:
+                continue  # the one that listed them
 
 
 class Guardian:

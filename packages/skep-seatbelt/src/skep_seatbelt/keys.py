@@ -37,7 +37,7 @@ KEYS: dict[str, Key] = {
     "network.private": Key("enforced", "by the proxy"),
     "network.sni": Key("enforced", "by the proxy"),
     "network.max-bytes-out": Key("enforced", "by the proxy"),
-    "env.pass": Key("enforced", "DYLD_* never pass"),
+    "env.pass": Key("enforced", "DYLD_* are refused"),
     "env.set": Key("enforced", "DYLD_* are refused"),
     "limits.wall": Key("enforced", "by the process that starts the worker"),
     "limits.memory": Key("refused", "macOS has no limit on the memory of a process tree"),
