@@ -40,7 +40,7 @@ def flag_for(host: str, port: int) -> str:
     return f"--allow {shown}" if port in WEB_PORTS else f"--allow {shown}:{port}"
 
 
-def explain(host: str, port: int, verdict: Verdict) -> tuple[str, str]:
+def explain_denial(host: str, port: int, verdict: Verdict) -> tuple[str, str]:
     """(what was denied and why, what would allow it), one line each, without a line end."""
     where = f"{_printable(host)}:{port}" if ":" not in host else f"[{_printable(host)}]:{port}"
     rule = f"rule {verdict.rule!r}" + (f" ({verdict.source})" if verdict.source else "")
@@ -68,7 +68,7 @@ def explain(host: str, port: int, verdict: Verdict) -> tuple[str, str]:
 
 def denied(host: str, port: int, verdict: Verdict, *, keep_alive: bool = False, head: bool = False) -> bytes:
     """The 403 response; without its body when it answers HEAD."""
-    lines = explain(host, port, verdict)
+    lines = explain_denial(host, port, verdict)
     return response(403, verdict.reason, "\n".join(line for line in lines if line), keep_alive=keep_alive, head=head)
 
 

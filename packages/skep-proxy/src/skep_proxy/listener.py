@@ -22,7 +22,7 @@ _CMSG_SPACE = 128
 class Listener:
     """A listening socket. Pauses at the connection limit and when descriptors run out, and never spins."""
 
-    __slots__ = ("closed", "engine", "retry", "scope", "sock", "transparent", "waiting")
+    __slots__ = ("closed", "engine", "path", "retry", "scope", "sock", "transparent", "waiting")
 
     def __init__(self, engine: Engine, scope: Scope, sock: socket.socket, *, transparent: bool) -> None:
         self.engine = engine
@@ -31,6 +31,8 @@ class Listener:
         self.transparent = transparent
         self.waiting = False
         self.closed = False
+        self.path: tuple[str, int, int] | None = None
+        """Of a Unix socket that is removed with the listener: path, device, inode."""
         self.retry: Deadlines = engine.retries
 
     def start(self) -> None:
@@ -88,12 +90,13 @@ class Listener:
 class Datagrams:
     """A UDP socket on which names are asked for."""
 
-    __slots__ = ("closed", "control", "desk", "engine", "scope", "sock")
+    __slots__ = ("closed", "control", "desk", "engine", "path", "scope", "sock")
 
     def __init__(self, engine: Engine, scope: Scope, sock: socket.socket) -> None:
         self.engine = engine
         self.scope = scope
         self.sock = sock
+        self.path: tuple[str, int, int] | None = None
         self.closed = False
         self.desk = dns.Desk(scope.names)
         self.control = _ask_for_destination(sock)

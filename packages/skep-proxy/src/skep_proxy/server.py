@@ -45,7 +45,6 @@ class Proxy:
     ) -> None:
         self._engine = Engine(on_event=on_event, limits=limits or Limits(), resolve=resolve, upstream=upstream)
         self._listeners: list[Listener | Datagrams] = []
-        self._paths: list[tuple[str, int, int]] = []
         self._closed = False
         self._thread = Thread(target=self._run, name="skep-proxy", daemon=True)
         self._thread.start()
@@ -60,11 +59,8 @@ class Proxy:
 
     def listen_tcp(self, host: str, port: int, rules: Rules) -> tuple[str, int]:
         """Serve on a TCP address; port 0 picks one. Returns the address. Raises OSError."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock = bind_tcp(host, port)
         try:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.bind((host, port))
             return self._listen(sock, rules)
         except BaseException:
             sock.close()
@@ -75,18 +71,12 @@ class Proxy:
 
         Who may connect is decided by `mode` from the first moment. Listeners may be handed over on it (see `handoff`).
         """
-        path = os.fspath(path)
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock, made = bind_unix(os.fspath(path), mode)
         try:
-            os.fchmod(sock.fileno(), mode)  # Linux: bind makes the file with the socket's own mode, so there is no gap
-            sock.bind(path)
-            if os.stat(path).st_mode & 0o777 != mode:
-                os.chmod(path, mode)
-            made = os.stat(path)
-            self._paths.append((path, made.st_dev, made.st_ino))
-            self._listen(sock, rules)
+            self._listen(sock, rules, path=made)
         except BaseException:
             sock.close()
+            remove_socket(*made)
             raise
 
     def listen_on(self, sock: socket.socket, rules: Rules, kind: Kind = "proxy") -> None:
@@ -115,6 +105,14 @@ class Proxy:
         handoff = Handoff(self._engine, self._engine.scope(rules), sock)
         self._engine.loop.submit(handoff.start)
 
+    def close_listeners(self, rules: Rules) -> int:
+        """Listeners that carry exactly this object are closed; connections that came by them go on. Returns how
+        many.
+        """
+        found = [listener for listener in list(self._listeners) if listener.scope.rules is rules]
+        self._call(lambda: self._close_listeners(found))
+        return len(found)
+
     def replace_rules(self, old: Rules, new: Rules) -> int:
         """Everything that carries `old` decides by `new` from here on; open connections stay. Returns how many scopes
         that were.
@@ -133,7 +131,7 @@ class Proxy:
 
     def stop_accepting(self) -> None:
         """Listeners are closed; connections that are open go on."""
-        self._call(self._close_listeners)
+        self._call(lambda: self._close_listeners(list(self._listeners)))
 
     def drain(self, seconds: float) -> bool:
         """Stop accepting, and wait for the open connections to end. False when some are still open after that time."""
@@ -161,11 +159,15 @@ class Proxy:
         if current_thread() is not self._thread:
             self._thread.join()
 
-    def _listen(self, sock: socket.socket, rules: Rules, *, kind: Kind = "proxy") -> tuple[str, int]:
+    def _listen(
+        self, sock: socket.socket, rules: Rules, *, kind: Kind = "proxy", path: tuple[str, int, int] | None = None
+    ) -> tuple[str, int]:
         sock.listen(BACKLOG)
         sock.setblocking(False)
         tune(sock)
-        self._add(Listener(self._engine, self._engine.scope(rules), sock, transparent=kind == "tcp"))
+        listener = Listener(self._engine, self._engine.scope(rules), sock, transparent=kind == "tcp")
+        listener.path = path
+        self._add(listener)
         if sock.family == socket.AF_UNIX:
             return sock.getsockname(), 0
         host, port = sock.getsockname()[:2]
@@ -191,18 +193,49 @@ class Proxy:
         # restored it.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._engine.loop.run()
-        self._close_listeners()
+        self._close_listeners(list(self._listeners))
         for handoff in list(self._engine.handoffs):
             handoff.abort()
         for scope in list(self._engine.scopes):
             scope.abort()
         self._engine.close()
 
-    def _close_listeners(self) -> None:
-        while self._listeners:
-            self._listeners.pop().abort()
-        while self._paths:
-            remove_socket(*self._paths.pop())
+    def _close_listeners(self, listeners: list[Listener | Datagrams]) -> None:
+        for listener in listeners:
+            self._listeners.remove(listener)
+            if listener.path is not None:
+                remove_socket(*listener.path)
+            listener.abort()
+            if not listener.scope.live:
+                self._engine.scopes.discard(listener.scope)
+
+
+def bind_tcp(host: str, port: int) -> socket.socket:
+    """A socket bound to a TCP address. Raises OSError."""
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.bind((host, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def bind_unix(path: str, mode: int) -> tuple[socket.socket, tuple[str, int, int]]:
+    """A socket bound to a path that did not exist, and what `remove_socket` wants to know. Raises OSError."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        os.fchmod(sock.fileno(), mode & ~0o111)  # Linux: bind makes the file with the socket's mode, so there is no gap
+        sock.bind(path)
+        os.chmod(path, mode)
+        made = os.stat(path)
+    except BaseException:
+        sock.close()
+        raise
+    return sock, (path, made.st_dev, made.st_ino)
 
 
 def remove_socket(path: str, device: int, inode: int) -> None:

@@ -14,9 +14,8 @@ addresses are decided as ever, private addresses behind allowed names are the up
 
 from __future__ import annotations
 
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Mapping
-from urllib.parse import unquote_to_bytes
 
 import msgspec
 from skep_policy.address import parse_network
@@ -105,8 +104,10 @@ def parse_hop(text: str, *, source: str = "proxy") -> Hop:
         raise UpstreamError(f"{source}: no host in an upstream proxy URL; write http://HOST:PORT") from None
     if not at:
         return Hop(target.host, target.port)
+    from urllib.parse import unquote_to_bytes  # few have a password in a URL, and all would pay for the import
+
     user, _, password = userinfo.partition(":")
-    token = b64encode(unquote_to_bytes(user) + b":" + unquote_to_bytes(password))
+    token = b2a_base64(unquote_to_bytes(user) + b":" + unquote_to_bytes(password), newline=False)
     return Hop(target.host, target.port, b"Basic " + token)
 
 

@@ -1,0 +1,190 @@
+"""The command `skep-proxy`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+import anyio
+from skep_policy import PolicyError, parse_duration
+
+from .config import DEFAULT_ADDRESS, Place, Settings, flag_listeners
+from .daemon import Daemon, Options, fail, read_settings
+from .engine import Stats
+from .server import BACKLOG, bind_tcp, bind_unix, remove_socket
+from .systemd import activated, notify
+from .upstream import Upstream, UpstreamError, parse_hop
+from .workers import Board, Crew
+
+USAGE = 2
+
+
+def parser() -> argparse.ArgumentParser:
+    main = argparse.ArgumentParser(prog="skep-proxy", description="A filtering egress proxy.")
+    commands = main.add_subparsers(dest="command", required=True)
+    serve = commands.add_parser("serve", help="serve until SIGTERM", description="Serve until SIGTERM or SIGINT.")
+    rules = serve.add_argument_group("rules of the listeners that flags name")
+    rules.add_argument(
+        "--allow", action="append", default=[], metavar="HOST[:PORT]", help="host, *.host, CIDR, or * for all"
+    )
+    rules.add_argument("--deny", action="append", default=[], metavar="HOST[:PORT]", help="beats every --allow")
+    rules.add_argument(
+        "--private", action="append", default=[], metavar="HOST", help="may resolve to private addresses"
+    )
+    rules.add_argument(
+        "--sni", choices=("match", "off"), default="match", help="judge the TLS server name (default: match)"
+    )
+    rules.add_argument("--max-bytes-out", metavar="SIZE", help="most that may be sent to one host, like 50MiB")
+    where = serve.add_argument_group("where to listen")
+    where.add_argument(
+        "--listen", action="append", default=[], metavar="ADDR", help=f"TCP, like {DEFAULT_ADDRESS} (default)"
+    )
+    where.add_argument(
+        "--unix", action="append", default=[], metavar="PATH", help="Unix socket, takes hand-overs as well"
+    )
+    where.add_argument("--mode", default="0600", help="permissions of the Unix sockets, in octal (default: 0600)")
+    where.add_argument("--config", metavar="FILE", help="TOML with [[listener]] tables; SIGHUP reads it again")
+    ways = serve.add_argument_group("how")
+    ways.add_argument(
+        "--upstream", metavar="URL", default="env", help="env (default): HTTPS_PROXY and kin; none; or a URL"
+    )
+    ways.add_argument(
+        "--json-log", metavar="PATH", help="one JSON line per event, - for stdout; no line, no connection"
+    )
+    ways.add_argument("--metrics", metavar="ADDR", help="Prometheus metrics over HTTP at this address")
+    ways.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
+    ways.add_argument(
+        "--drain", default="30s", metavar="TIME", help="for open connections after SIGTERM (default: 30s)"
+    )
+    ways.add_argument("--quiet", action="store_true", help="no line per decision on stderr")
+    return main
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code: 0 after a graceful end, 1 when it could not serve, 2 for what is wrong with arguments or
+    configuration.
+    """
+    arguments = parser().parse_args(argv)
+    passed = activated(os.environ, pid=os.getpid())
+    try:
+        options = _options(arguments, [name for name, found in passed.items() for _ in found])
+        settings = read_settings(options)
+        upstream = _upstream(arguments.upstream)
+        _check(options, settings)
+    except (PolicyError, UpstreamError) as error:
+        fail(str(error))
+        return USAGE
+    try:
+        return _serve(options, settings, upstream, passed)
+    except OSError as error:
+        return fail(str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _options(arguments: argparse.Namespace, passed: Sequence[str]) -> Options:
+    listen: list[str] = arguments.listen
+    if not listen and not arguments.unix and arguments.config is None and not passed:
+        listen = [DEFAULT_ADDRESS]
+    flags = flag_listeners(
+        listen,
+        arguments.unix,
+        mode=arguments.mode,
+        allow=arguments.allow,
+        deny=arguments.deny,
+        private=arguments.private,
+        sni=arguments.sni,
+        max_bytes_out=arguments.max_bytes_out,
+        activated=passed if arguments.config is None else (),
+    )
+    if not flags and (arguments.allow or arguments.deny):
+        raise PolicyError("--allow and --deny are for the listeners of flags; add --listen or --unix")
+    if arguments.workers < 1:
+        raise PolicyError("--workers is at least 1")
+    metrics = None
+    if arguments.metrics is not None:
+        metrics = flag_listeners([arguments.metrics], [])[0][0]
+    return Options(
+        file=arguments.config,
+        flags=flags,
+        json_log=arguments.json_log,
+        metrics=metrics,
+        drain=parse_duration(arguments.drain),
+        workers=arguments.workers,
+        quiet=arguments.quiet,
+    )
+
+
+def _check(options: Options, settings: Settings) -> None:
+    if not settings.listeners:
+        raise PolicyError("nothing to listen on", source=options.file)
+    if options.workers > 1 and any(rules.max_bytes_out is not None for _, rules in settings.listeners):
+        raise PolicyError("max-bytes-out is counted per process: it needs --workers 1")
+
+
+def _upstream(text: str) -> Upstream:
+    if text == "env":
+        return Upstream.from_environ(os.environ)
+    if text == "none":
+        return Upstream()
+    hop = parse_hop(text, source="--upstream")
+    return Upstream(hop, hop)
+
+
+def _serve(options: Options, settings: Settings, upstream: Upstream, passed: dict[str, list[socket.socket]]) -> int:
+    sockets = _take_activated(settings, passed)
+    metrics = None
+    if options.metrics is not None:
+        metrics = bind_tcp(options.metrics.host, options.metrics.port)
+        metrics.listen(BACKLOG)
+    if options.workers == 1:
+        return _run(Daemon(options, settings, environ=os.environ, upstream=upstream, sockets=sockets), None, metrics)
+    paths: list[tuple[str, int, int]] = []
+    for place, _ in settings.listeners:
+        if place.kind == "tcp":
+            sockets[place] = bind_tcp(place.host, place.port)
+        elif place.kind == "unix":
+            sockets[place], made = bind_unix(place.path, place.mode)
+            paths.append(made)
+        elif place not in sockets:
+            raise OSError(f"cannot listen on {place}: no such socket was passed by systemd")
+        sockets[place].listen(BACKLOG)
+    board = Board(options.workers)
+
+    def work(number: int, parent: int) -> int:
+        def publish(stats: Stats) -> Stats:
+            return board.publish(number, stats)
+
+        daemon = Daemon(options, settings, environ={}, upstream=upstream, sockets=sockets, publish=publish)
+        return _run(daemon, parent, metrics)
+
+    try:
+        notify(os.environ, "READY=1")
+        return Crew(options.workers, work).run()
+    finally:
+        for path in paths:
+            remove_socket(*path)
+
+
+def _take_activated(settings: Settings, passed: dict[str, list[socket.socket]]) -> dict[Place, socket.socket]:
+    sockets: dict[Place, socket.socket] = {}
+    for place, _ in settings.listeners:
+        if place.kind == "activated" and passed.get(place.path):
+            sockets[place] = passed[place.path].pop(0)
+    return sockets
+
+
+def _run(daemon: Daemon, parent: int | None, metrics: socket.socket | None) -> int:
+    try:
+        daemon.open()
+        anyio.run(daemon.run, parent, metrics)
+    finally:
+        daemon.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,182 @@
+"""What `skep-proxy serve` serves: a TOML file, flags, or both, as values. Pure.
+
+    [[listener]]
+    tcp = "127.0.0.1:3128"            # or  unix = "/run/skep/agents.sock"  (mode = "0660"),  or  activated = "NAME"
+    allow = ["*.example.com"]
+    deny = ["evil.example.com"]
+    private = []
+    sni = "match"
+    max-bytes-out = "50MiB"
+
+    [limits]                          # see `Limits`
+    connections = 10000
+
+Unknown keys are errors. Each listener has its own rules; flags make one more set of rules for the listeners they name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from skep_policy import MalformedHost, PolicyError, Rules, parse_rule, parse_size, parse_target
+
+from .limits import Limits
+
+DEFAULT_ADDRESS = "127.0.0.1:3128"
+
+
+class ListenerTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """A `[[listener]]`. Exactly one of `tcp`, `unix` and `activated`."""
+
+    tcp: str | None = None
+    unix: str | None = None
+    mode: str = "0600"
+    activated: str | None = None
+    """Name of a socket that systemd hands over (`FileDescriptorName=`)."""
+    allow: list[str] = []
+    deny: list[str] = []
+    private: list[str] = []
+    sni: Literal["match", "off"] = "match"
+    max_bytes_out: str | None = None
+
+
+class File(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
+    """The configuration file."""
+
+    listener: list[ListenerTable] = []
+    limits: Limits = Limits()
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where one listener listens: `kind` is tcp (host and port), unix (path and mode) or activated (its name in
+    `path`, and in `port` what tells several of a name apart).
+    """
+
+    kind: Literal["tcp", "unix", "activated"]
+    host: str = ""
+    port: int = 0
+    path: str = ""
+    mode: int = 0o600
+
+    def __str__(self) -> str:
+        match self.kind:
+            case "tcp":
+                return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+            case "unix":
+                return self.path
+            case "activated":
+                return f"activated {self.path!r}"
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """Listeners in the order written, each with its rules."""
+
+    listeners: tuple[tuple[Place, Rules], ...]
+    limits: Limits = Limits()
+
+
+def parse_file(text: str, *, source: str) -> Settings:
+    """The settings of a file. Raises PolicyError that names the file and, where it can be known, the key."""
+    try:
+        file = msgspec.toml.decode(text, type=File)
+    except msgspec.DecodeError as error:
+        raise PolicyError(str(error), source=source) from None
+    listeners: list[tuple[Place, Rules]] = []
+    for number, table in enumerate(file.listener):
+        key = f"listener[{number}]"
+        listeners.append((_place(table, source, key), _rules(table, source, key)))
+    for number, (place, _) in enumerate(listeners):
+        if place in [other for other, _ in listeners[:number]]:
+            raise PolicyError(f"{place} is listed twice", source=source, key=f"listener[{number}]")
+    return Settings(tuple(listeners), file.limits)
+
+
+def flag_listeners(
+    listen: Sequence[str],
+    unix: Sequence[str],
+    *,
+    mode: str = "0600",
+    allow: Sequence[str] = (),
+    deny: Sequence[str] = (),
+    private: Sequence[str] = (),
+    sni: Literal["match", "off"] = "match",
+    max_bytes_out: str | None = None,
+    activated: Sequence[str] = (),
+) -> tuple[tuple[Place, Rules], ...]:
+    """The listeners that flags name, all with the same rules; `activated` are the names of sockets systemd passed,
+    one per socket. Raises PolicyError.
+    """
+    table = ListenerTable(
+        allow=list(allow), deny=list(deny), private=list(private), sni=sni, max_bytes_out=max_bytes_out
+    )
+    rules = _rules(table, "flag", "")
+    places = [_tcp(address, "--listen", None) for address in listen]
+    places += [Place("unix", path=path, mode=_mode(mode, "--mode", None)) for path in unix]
+    places += [Place("activated", path=name, port=number) for number, name in enumerate(activated)]
+    return tuple((place, rules) for place in places)
+
+
+def _place(table: ListenerTable, source: str, key: str) -> Place:
+    given = [name for name in ("tcp", "unix", "activated") if getattr(table, name) is not None]
+    if len(given) != 1:
+        raise PolicyError("a listener has exactly one of tcp, unix and activated", source=source, key=key)
+    if table.tcp is not None:
+        return _tcp(table.tcp, source, f"{key}.tcp")
+    if table.unix is not None:
+        return Place("unix", path=table.unix, mode=_mode(table.mode, source, f"{key}.mode"))
+    return Place("activated", path=table.activated or "")
+
+
+def _tcp(text: str, source: str, key: str | None) -> Place:
+    host, separator, port = text.rpartition(":")
+    try:
+        if not separator or not port.isdecimal():
+            raise MalformedHost(text)
+        if not host:
+            return Place("tcp", "127.0.0.1", _port(port))
+        target = parse_target(f"{host}:1")
+    except MalformedHost:
+        raise PolicyError(
+            f'not an address to listen on: {text!r}; write "127.0.0.1:3128", "[::1]:3128" or ":3128" (loopback)',
+            source=source,
+            key=key,
+        ) from None
+    if target.host == "localhost":
+        return Place("tcp", "127.0.0.1", _port(port))
+    if not target.address:
+        raise PolicyError(f"listen on an address, not on a name: {text!r}", source=source, key=key)
+    return Place("tcp", target.host, _port(port))
+
+
+def _port(text: str) -> int:
+    """0 to 65535; 0 lets the system pick one. Raises MalformedHost."""
+    if len(text) > 5 or int(text) > 65535:
+        raise MalformedHost(text)
+    return int(text)
+
+
+def _mode(text: str, source: str, key: str | None) -> int:
+    try:
+        mode = int(text, 8)
+    except ValueError:
+        mode = -1
+    if not 0 <= mode <= 0o777:
+        raise PolicyError(f'not file permissions: {text!r}; write them in octal, like "0660"', source=source, key=key)
+    return mode
+
+
+def _rules(table: ListenerTable, source: str, key: str) -> Rules:
+    prefix = f"{key}." if key else ""
+    try:
+        limit = None if table.max_bytes_out is None else parse_size(table.max_bytes_out)
+        return Rules.build(
+            allow=[parse_rule(text, source=source) for text in table.allow],
+            deny=[parse_rule(text, source=source, use="deny") for text in table.deny],
+            private=[parse_rule(text, source=source, use="private") for text in table.private],
+            sni=table.sni,
+            max_bytes_out=limit,
+        )
+    except PolicyError as error:
+        raise PolicyError(error.problem, source=source, key=prefix + "rules" if prefix else None) from None

@@ -1,0 +1,241 @@
+"""One serving process: listeners as configured, signals, reload, metrics, and a graceful end.
+
+SIGHUP            the file is read again: rules are replaced, listeners come and go, open connections stay; a file that
+                  cannot be read or used changes nothing
+SIGTERM, SIGINT   nothing new is accepted, open connections have `drain` seconds; a second one ends them at once
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from threading import Thread
+
+import anyio
+import msgspec
+from skep_policy import EgressEvent, PolicyError, Rules
+from skep_policy.events import Decision
+
+from . import metrics, systemd
+from .config import Place, Settings, parse_file
+from .engine import Stats
+from .server import Proxy
+from .serving import drained
+from .upstream import Upstream
+
+METRICS_PATIENCE = 5.0
+"""Seconds for a scraper to send its request."""
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line says. `file` is read again on SIGHUP; `flags` are the listeners that flags name."""
+
+    file: str | None = None
+    flags: tuple[tuple[Place, Rules], ...] = ()
+    json_log: str | None = None
+    metrics: Place | None = None
+    drain: float = 30.0
+    workers: int = 1
+    quiet: bool = False
+
+
+def read_settings(options: Options) -> Settings:
+    """The file and the flags together. Raises PolicyError."""
+    if options.file is None:
+        return Settings(options.flags)
+    try:
+        text = Path(options.file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise PolicyError(f"cannot be read: {error}", source=options.file) from None
+    settings = parse_file(text, source=options.file)
+    return msgspec.structs.replace(settings, listeners=(*settings.listeners, *options.flags))
+
+
+class Log:
+    """Where events go. A JSON log that cannot be written to raises, and so denies; the text log is a convenience."""
+
+    def __init__(self, path: str | None, *, quiet: bool) -> None:
+        self._path = path
+        self._quiet = quiet
+        self._fd = -1
+        self.reopen()
+
+    def reopen(self) -> None:
+        """For a log that was rotated. Raises OSError, and the old file stays in use."""
+        if self._path is None:
+            return
+        fd = os.dup(1) if self._path == "-" else os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        old, self._fd = self._fd, fd
+        if old >= 0:
+            os.close(old)
+
+    def __call__(self, event: EgressEvent) -> None:
+        if self._path is not None:
+            line = msgspec.json.encode(event) + b"\n"
+            if os.write(self._fd, line) != len(line):
+                raise OSError(f"{self._path}: short write")
+        elif not self._quiet and isinstance(event, Decision):
+            verdict = event.verdict
+            word = "allow" if verdict.allow else f"deny ({verdict.reason})"
+            rule = f" by {verdict.rule!r}" if verdict.rule else ""
+            say(f"{word} {event.via} {event.host!r}:{event.port}{rule}")
+
+
+def say(text: str) -> None:
+    """One line on stderr, if anyone reads it."""
+    try:
+        os.write(2, f"skep-proxy: {text}\n".encode(errors="backslashreplace"))
+    except OSError:
+        pass
+
+
+class Daemon:
+    """One process. `sockets` are listening sockets made before, by place; other places are opened here."""
+
+    def __init__(
+        self,
+        options: Options,
+        settings: Settings,
+        *,
+        environ: Mapping[str, str],
+        upstream: Upstream,
+        sockets: Mapping[Place, socket.socket],
+        publish: Callable[[Stats], Stats] = lambda stats: stats,
+    ) -> None:
+        self._options = options
+        self._settings = settings
+        self._environ = environ
+        self._sockets = dict(sockets)
+        self._publish = publish
+        self._log = Log(options.json_log, quiet=options.quiet)
+        self._proxy = Proxy(on_event=self._log, upstream=upstream, limits=settings.limits)
+        self._rules: dict[Place, Rules] = {}
+
+    def open(self) -> None:
+        """Every listener is open. Raises OSError, naming the place, when one cannot be."""
+        for place, rules in self._settings.listeners:
+            self._listen(place, rules)
+
+    def _listen(self, place: Place, rules: Rules) -> None:
+        rules = msgspec.structs.replace(rules)  # an object of its own, so that reloading one listener is about that one
+        try:
+            sock = self._sockets.pop(place, None)
+            if sock is not None:
+                self._proxy.listen_on(sock, rules)
+            elif place.kind == "tcp":
+                host, port = self._proxy.listen_tcp(place.host, place.port, rules)
+                say(f"listening on {Place('tcp', host, port)}")
+            elif place.kind == "unix":
+                self._proxy.listen_unix(place.path, rules, mode=place.mode)
+                say(f"listening on {place}")
+            else:
+                raise OSError(f"no socket of the name {place.path!r} was passed by systemd")
+        except OSError as error:
+            raise OSError(f"cannot listen on {place}: {error.strerror or error}") from error
+        self._rules[place] = rules
+
+    async def run(self, parent: int | None = None, metrics_socket: socket.socket | None = None) -> None:
+        """Serve until told to stop, or until the other end of the pipe `parent` is closed."""
+        if parent is not None:
+            Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
+        if metrics_socket is not None:
+            Thread(target=self._serve_metrics, args=(metrics_socket,), daemon=True).start()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._keep_publishing)
+            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+                systemd.notify(self._environ, "READY=1", f"STATUS=serving {len(self._rules)} listeners")
+                async for number in signals:
+                    if number == signal.SIGHUP:
+                        self._reload()
+                        continue
+                    break
+                systemd.notify(self._environ, "STOPPING=1")
+                async with anyio.create_task_group() as ending:
+                    ending.start_soon(self._stop_at_second_signal, signals, ending.cancel_scope)
+                    await drained(self._proxy, self._options.drain)
+                    ending.cancel_scope.cancel()
+            tasks.cancel_scope.cancel()
+
+    def close(self) -> None:
+        self._proxy.close()
+
+    async def _stop_at_second_signal(self, signals: AsyncIterator[signal.Signals], scope: anyio.CancelScope) -> None:
+        async for number in signals:
+            if number != signal.SIGHUP:
+                scope.cancel()
+
+    def _reload(self) -> None:
+        now = f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}"
+        systemd.notify(self._environ, "RELOADING=1", now)
+        try:
+            settings = read_settings(self._options)
+            self._log.reopen()
+            self._apply(settings)
+            say(f"reloaded, {len(self._rules)} listeners")
+        except (PolicyError, OSError) as error:
+            say(f"not reloaded: {error}")
+        systemd.notify(self._environ, "READY=1")
+
+    def _apply(self, settings: Settings) -> None:
+        """New listeners first: when one cannot be opened, nothing has changed."""
+        wanted = dict(settings.listeners)
+        for place, rules in settings.listeners:
+            if place not in self._rules:
+                if self._options.workers > 1:
+                    raise OSError(f"{place} is new: with --workers, listeners are opened at the start only")
+                self._listen(place, rules)
+        for place, old in list(self._rules.items()):
+            new = wanted.get(place)
+            if new is None:
+                self._proxy.close_listeners(old)
+                del self._rules[place]
+            elif new != old:
+                new = msgspec.structs.replace(new)
+                self._proxy.replace_rules(old, new)
+                self._rules[place] = new
+        if settings.limits != self._settings.limits:
+            say("limits are read at the start only")
+
+    async def _keep_publishing(self) -> None:
+        while True:
+            self._publish(self._proxy.stats())
+            await anyio.sleep(1)
+
+    def _serve_metrics(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+                with sock:
+                    sock.settimeout(METRICS_PATIENCE)
+                    self._answer_scraper(sock)
+            except OSError:
+                time.sleep(0.05)  # a scraper that went away, or no descriptor left
+
+    def _answer_scraper(self, sock: socket.socket) -> None:
+        request = b""
+        while b"\r\n\r\n" not in request and len(request) < 8192:
+            data = sock.recv(4096)
+            if not data:
+                return
+            request += data
+        page = metrics.render(self._publish(self._proxy.stats())).encode()
+        found = request.startswith((b"GET /metrics ", b"GET / "))
+        status, body = ("200 OK", page) if found else ("404 Not Found", b"")
+        head = f"HTTP/1.1 {status}\r\nContent-Type: {metrics.CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n"
+        sock.sendall(head.encode() + b"Connection: close\r\n\r\n" + body)
+
+
+def _end_with_parent(pipe: int) -> None:
+    """A worker whose parent is gone ends as if it had been told to."""
+    os.read(pipe, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def fail(text: str) -> int:
+    """Exit code of a server that could not start."""
+    say(text)
+    return 1
