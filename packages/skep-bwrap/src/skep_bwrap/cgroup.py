@@ -1,5 +1,9 @@
-"""Limits of a whole sandbox, where the host lets us make a cgroup: version 1 hierarchies, or a delegated version 2
-one.
+"""Limits of a whole sandbox, where the host lets us make a cgroup: version 1 hierarchies, or version 2 in a folder that
+is ours and hands its controllers down.
+
+Version 2 does not let a cgroup with processes hand controllers down (cgroup-v2.rst, "no internal processes"), so the
+cgroup of a sandbox usually stands beside the caller's own, as the manager of a systemd user session allows. It does not
+when the caller's own carries limits: beside it, they would be lost.
 """
 
 from __future__ import annotations
@@ -11,10 +15,16 @@ from skep_policy.boundary import Limits
 
 
 class Held(msgspec.Struct, frozen=True):
-    """Cgroups made for one sandbox, and which limits they hold (`layers`: True, or why not)."""
+    """Cgroups made for one sandbox with the files written in each, and which limits they hold (`layers`: True, False
+    for not asked, or why not).
+    """
 
-    folders: tuple[str, ...]
+    made: dict[str, tuple[tuple[str, str], ...]]
     layers: dict[str, bool | str]
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        return tuple(self.made)
 
 
 def hierarchies(mountinfo: str, own: str) -> dict[str, str]:
@@ -52,6 +62,10 @@ def settings(limits: Limits, version: int) -> dict[str, list[tuple[str, str]]]:
     return wanted
 
 
+NEEDED = ("pids.max", "memory.max", "memory.limit_in_bytes")
+"""Files that must be there; the others make the limit closer."""
+
+
 def hold(limits: Limits, name: str) -> Held:
     """Make cgroups called `name` that hold what can be held of the limits. Nothing is made when nothing is asked
     for.
@@ -59,42 +73,101 @@ def hold(limits: Limits, name: str) -> Held:
     asked = {"processes": limits.processes is not None, "memory": limits.memory is not None}
     layers: dict[str, bool | str] = dict.fromkeys(asked, False)
     if not any(asked.values()):
-        return Held((), layers)
+        return Held({}, layers)
     with open("/proc/self/mountinfo") as mounts, open("/proc/self/cgroup") as own:
         found = hierarchies(mounts.read(), own.read())
-    folders: list[str] = []
+    made: dict[str, tuple[tuple[str, str], ...]] = {}
     for layer, controller in (("processes", "pids"), ("memory", "memory")):
         if asked[layer]:
-            layers[layer] = _hold_one(controller, limits, name, found, folders)
-    return Held(tuple(folders), layers)
+            layers[layer] = _hold_one(controller, limits, name, found, made)
+    return Held(made, layers)
 
 
-def _hold_one(controller: str, limits: Limits, name: str, found: dict[str, str], folders: list[str]) -> bool | str:
+def _hold_one(
+    controller: str, limits: Limits, name: str, found: dict[str, str], made: dict[str, tuple[tuple[str, str], ...]]
+) -> bool | str:
     version = 1 if controller in found else 2
-    parent = found.get(controller) or found.get("")
+    parent = found[controller] if version == 1 else _dividable(found.get(""), controller)
     if parent is None:
-        return f"no {controller} cgroup is mounted"
+        return f"no {controller} cgroup of this host is ours to divide"
     folder = f"{parent}/{name}"
+    wanted = tuple(settings(limits, version)[controller])
     try:
-        if folder not in folders:
-            os.mkdir(folder)
-            folders.append(folder)
-        for file, value in settings(limits, version)[controller]:
-            try:
-                with open(f"{folder}/{file}", "w") as knob:
-                    knob.write(value)
-            except FileNotFoundError:
-                if file in ("pids.max", "memory.max", "memory.limit_in_bytes"):
-                    raise
+        _make(folder, wanted)
     except OSError as error:
+        if folder not in made:
+            _remove(folder)
         return f"the {controller} cgroup of this host is not ours to divide ({error.strerror})"
+    made[folder] = made.get(folder, ()) + wanted
     return True
+
+
+def _dividable(own: str | None, controller: str) -> str | None:
+    """The caller's own cgroup or the one above it, whichever hands the controller down to a new one."""
+    if own is None:
+        return None
+    for folder in (own, os.path.dirname(own)):
+        if controller in _words(f"{folder}/cgroup.subtree_control"):
+            return folder if os.access(f"{folder}/cgroup.procs", os.W_OK) else None
+        if any(_words(f"{folder}/{file}") not in ([], ["max"]) for file in ("memory.max", "pids.max")):
+            return None
+    return None
+
+
+def _words(path: str) -> list[str]:
+    try:
+        with open(path) as file:
+            return file.read().split()
+    except OSError:
+        return []
+
+
+def _make(folder: str, wanted: tuple[tuple[str, str], ...]) -> None:
+    try:
+        os.mkdir(folder)
+    except FileExistsError:
+        pass  # one folder of version 2 holds both controllers
+    for file, value in wanted:
+        try:
+            with open(f"{folder}/{file}", "w") as knob:
+                knob.write(value)
+        except FileNotFoundError:
+            if file in NEEDED:
+                raise
+
+
+def renew(held: Held) -> None:
+    """The cgroups are there again, after a first launch has taken them with it."""
+    for folder, wanted in held.made.items():
+        _make(folder, wanted)
 
 
 def release(held: Held) -> None:
     """Remove cgroups that no guardian has taken over."""
     for folder in held.folders:
+        _remove(folder)
+
+
+def _remove(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError:
+        pass
+
+
+def sweep(mountinfo: str, own: str) -> list[str]:
+    """Empty cgroups of launches whose callers are gone (a power cut does not leave any; a SIGKILL of the guardian
+    may), removed. Returns them.
+    """
+    gone: list[str] = []
+    for parent in set(hierarchies(mountinfo, own).values()):
         try:
-            os.rmdir(folder)
+            names = [name for name in os.listdir(parent) if name.startswith("skep-")]
         except OSError:
             continue
+        for name in names:
+            pid = name.split("-")[1]
+            if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
+                _remove(f"{parent}/{name}")
+                gone.append(f"{parent}/{name}")
+    return gone

@@ -11,6 +11,7 @@ import sys
 import msgspec
 from skep_netshim import SHIM
 
+from .mountinfo import Mount, parse
 from .sockets import census
 
 NAMESPACES = ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup")
@@ -27,13 +28,27 @@ RUN_KEPT = (
     "/run/host/fonts",
 )
 
+# Readable or writable for uid 0 of the host although it has no capability: the kernel's memory, keys, and the knobs
+# and logs of its tracing. An ordinary user is kept out by the kernel.
+ROOT_FILES = (
+    *("/proc/kcore", "/proc/keys", "/proc/key-users", "/proc/kmsg", "/proc/timer_list", "/proc/sched_debug"),
+    *("/proc/latency_stats", "/proc/vmallocinfo", "/proc/slabinfo", "/proc/kpagecount", "/proc/kpageflags"),
+    "/proc/kpagecgroup",
+)
+ROOT_FOLDERS = (
+    *("/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/fs/bpf", "/sys/fs/pstore"),
+    "/sys/firmware",
+)
+PRIVATE = ("/tmp", "/var/tmp", "/run", "/var/run")
+
 
 class HostFacts(msgspec.Struct, frozen=True):
-    """`interpreter` and `prefix` are where the shim's Python really is; `namespaces` maps a name to the host's
-    `/proc/self/ns` link.
+    """`interpreter` and `prefix` are where the shim's Python really is, `code` what else the caller runs from (its
+    virtual environment, skep's packages); `namespaces` maps a name to the host's `/proc/self/ns` link.
 
-    `links` are top-level links such as `/bin -> usr/bin`; `run_kept` the entries of RUN_KEPT that exist;
-    `resolv_conf` and `hosts` are those files with links resolved, None when absent. `machine` is `uname -m`.
+    `links` are top-level links such as `/bin -> usr/bin`; `run_kept`, `root_files` and `root_folders` the entries of
+    RUN_KEPT, ROOT_FILES and ROOT_FOLDERS that exist; `private` the real folders of PRIVATE; `resolv_conf` and `hosts`
+    are those files with links resolved, None when absent. `machine` is `uname -m`.
     """
 
     interpreter: str
@@ -47,12 +62,18 @@ class HostFacts(msgspec.Struct, frozen=True):
     links: dict[str, str]
     resolv_conf: str | None
     hosts: str | None
-    var_tmp: bool = True
+    private: tuple[str, ...] = ("/tmp", "/var/tmp", "/run")
+    root_files: tuple[str, ...] = ()
+    root_folders: tuple[str, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    code: tuple[str, ...] = ()
 
     @classmethod
     def gather(cls) -> HostFacts:
         """Read the host. Takes a millisecond or less; nothing is cached, since sockets come and go."""
         uname = os.uname()
+        with open("/proc/self/mountinfo", errors="surrogateescape", newline="\n") as table:
+            mounts = parse(table.read())
         own: dict[str, str] = {}
         for name in NAMESPACES:
             try:
@@ -66,13 +87,26 @@ class HostFacts(msgspec.Struct, frozen=True):
             machine=uname.machine,
             hostname=uname.nodename,
             namespaces=own,
-            sockets=tuple(census()),
+            sockets=tuple(census(mounts)),
             run_kept=tuple(path for path in RUN_KEPT if os.path.exists(path)),
             links={f"/{name}": os.readlink(f"/{name}") for name in os.listdir("/") if os.path.islink(f"/{name}")},
             resolv_conf=_real_file("/etc/resolv.conf"),
             hosts=_real_file("/etc/hosts"),
-            var_tmp=os.path.isdir("/var/tmp") and not os.path.islink("/var/tmp"),
+            private=tuple(dict.fromkeys(real for path in PRIVATE if os.path.isdir(real := os.path.realpath(path)))),
+            root_files=tuple(path for path in ROOT_FILES if os.path.exists(path)),
+            root_folders=tuple(path for path in ROOT_FOLDERS if os.path.isdir(path)),
+            mounts=mounts,
+            code=_code(),
         )
+
+
+def _code() -> tuple[str, ...]:
+    """The virtual environment, and the folders of skep's own packages: what the next launch will run on the host."""
+    found = [os.path.realpath(sys.prefix)] if sys.prefix != sys.base_prefix else []
+    for name, module in list(sys.modules.items()):
+        if name.startswith("skep_") and "." not in name and module.__file__:
+            found.append(os.path.dirname(os.path.realpath(module.__file__)))
+    return tuple(sorted(found))
 
 
 def _real_file(path: str) -> str | None:

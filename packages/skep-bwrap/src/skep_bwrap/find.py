@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .errors import BackendUnavailable
+from .ops import below
 
 INSTALL = (
     "`apt install bubblewrap` (Debian, Ubuntu), `dnf install bubblewrap` (Fedora), "
@@ -14,20 +15,28 @@ INSTALL = (
 )
 
 
-def find_bwrap(*, environ: Mapping[str, str], explicit: str | None = None) -> str:
+def find_bwrap(*, environ: Mapping[str, str], explicit: str | None = None, untrusted: Sequence[str] = ()) -> str:
     """The real path of a bwrap that is root's or our own and that nobody else can write.
 
-    The one on PATH comes first: only it may have an AppArmor profile. Raises BackendUnavailable, with how to install
-    one.
+    The one on PATH comes first: only it may have an AppArmor profile. One below a folder of `untrusted` (what a worker
+    may write) is passed over: an activated environment in the workspace puts such a folder on PATH. Raises
+    BackendUnavailable, with how to install one.
     """
+
+    def planted(path: str) -> bool:
+        real = os.path.realpath(path)
+        return any(below(place, folder) for place in (path, real) for folder in untrusted)
+
     if explicit is not None:
+        if planted(explicit):
+            raise BackendUnavailable(f"{explicit} can be written by the worker", fix=INSTALL)
         return _trusted(explicit)
     for folder in environ.get("PATH", os.defpath).split(os.pathsep):
         path = os.path.join(folder, "bwrap")
-        if folder.startswith("/") and os.access(path, os.X_OK) and os.path.isfile(path):
+        if folder.startswith("/") and os.access(path, os.X_OK) and os.path.isfile(path) and not planted(path):
             return _trusted(path)
     bundled = bundled_bwrap()
-    if bundled is not None:
+    if bundled is not None and not planted(bundled):
         return bundled
     raise BackendUnavailable("bwrap is not installed", fix=INSTALL, check="bwrap")
 
@@ -53,6 +62,8 @@ def _trusted(path: str) -> str:
         raise BackendUnavailable(f"{real} belongs to uid {info.st_uid}, neither to root nor to you", fix=INSTALL)
     if info.st_mode & stat.S_IWOTH:
         raise BackendUnavailable(f"{real} can be written by everybody", fix=f"`chmod o-w {real}`")
+    if not stat.S_ISREG(info.st_mode):
+        raise BackendUnavailable(f"{real} is no program", fix=INSTALL)
     if info.st_mode & stat.S_ISUID:
         raise BackendUnavailable(
             f"{real} is setuid; skep needs the unprivileged kind", fix=f"`sudo chmod u-s {real}`", check="bwrap-setuid"

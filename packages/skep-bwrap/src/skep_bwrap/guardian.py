@@ -6,7 +6,7 @@ included. It speaks over one socket, the lifeline:
 
     to it      `s` and a byte: send that signal to the worker;  `c`: continue after a stop;  `k`: end it
                end-of-file: whoever asked for the sandbox is dead, so end it
-    from it    `stopped SIGNAL`, `limit wall`, `exit STATUS` (all is gone then), each a line
+    from it    `stopped SIGNAL`, `limit NAME`, `exit STATUS` (all is gone then), each a line
 
 It runs forked from a single-threaded caller, or as a program of its own (`python3 -I -S guardian.py FD`) for callers
 with threads; both read the same plan. So it imports little, and nothing that is not in the standard library.
@@ -20,6 +20,10 @@ import signal
 import sys
 import time
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 PR_SET_CHILD_SUBREAPER = 36
 HELD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Ignored by bwrap, so that they reach the worker and not its monitor; the shim puts them back for the worker."""
@@ -28,7 +32,7 @@ HELD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIG
 class Plan:
     """NUL-terminated `key=value` records: argv (many), keep (descriptors of the child, many), stdin, stdout,
     diagnostics, tty (the controlling terminal), hand (whether to hand it over at the start), cgroup (folders to
-    enter, many), wall (seconds).
+    enter, many), limit (names of rlimits the worker carries, many), wall (seconds).
     """
 
     def __init__(self, data: bytes) -> None:
@@ -47,11 +51,19 @@ class Plan:
 
 
 def become_subreaper() -> None:
-    import ctypes
+    """By `_ctypes`, since the `ctypes` module around it takes longer than everything else here."""
+    import _ctypes
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "child subreaper")
+    class Int(_ctypes._SimpleCData):  # type: ignore[misc, name-defined]
+        _type_ = "i"
+
+    class Function(_ctypes.CFuncPtr):  # type: ignore[misc, name-defined]
+        _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+        _restype_ = Int
+
+    prctl = Function(_ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "prctl"))  # type: ignore[arg-type]
+    if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(_ctypes.get_errno(), "child subreaper")
 
 
 def close_all_but(kept: set[int]) -> None:
@@ -133,6 +145,36 @@ def worker_of(bwrap: int) -> int | None:
     return pid
 
 
+LIMIT_EVENTS = (
+    ("memory.events", "oom_kill", "memory"),
+    ("memory.oom_control", "oom_kill", "memory"),
+    ("pids.events", "max", "processes"),
+)
+"""File of a cgroup, the counter in it, and the limit it tells of: cgroup-v2.rst, cgroup-v1/memory.rst."""
+
+
+def count(path: str, key: str) -> int:
+    try:
+        with open(path) as events:
+            for line in events:
+                name, _, value = line.partition(" ")
+                if name == key:
+                    return int(value)
+    except (OSError, ValueError):
+        pass
+    return 0
+
+
+def exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
 class Guardian:
     def __init__(self, plan: Plan, lifeline: int) -> None:
         self.plan = plan
@@ -141,6 +183,8 @@ class Guardian:
         self.own_group = os.getpgrp()
         self.bwrap = 0
         self.status: int | None = None
+        self.pending: bytes = b""
+        self.modes: list[Any] | None = None
 
     def say(self, line: str) -> None:
         try:
@@ -150,6 +194,7 @@ class Guardian:
 
     def run(self) -> None:
         """Returns when nothing of the sandbox is left; the last word on the lifeline is `exit STATUS`."""
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         for number in (*HELD, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
         wake_read, wake_write = os.pipe()
@@ -158,27 +203,67 @@ class Guardian:
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(wake_write)
         become_subreaper()
+        self.keep_terminal()
         self.bwrap = start(self.plan)
         used = {int(fd) for key in ("keep", "stdin", "stdout", "diagnostics") for fd in self.plan.many(key)}
         for fd in used - {0, 1, 2, self.tty}:
             os.close(fd)
-        self.watch(wake_read)
+        limit = self.watch(wake_read)
         end_everything()
-        if self.tty is not None:
-            try:
-                if os.tcgetpgrp(self.tty) == self.bwrap:
-                    os.tcsetpgrp(self.tty, self.own_group)
-            except OSError:
-                pass
+        self.take_terminal_back()
+        limit = limit or self.limit_hit()
         for folder in self.plan.many("cgroup"):
             try:
                 os.rmdir(folder)
             except OSError:
                 pass
-        status = 128 + signal.SIGKILL if self.status is None else self.status
-        self.say(f"exit {status}")
+        if limit is not None:
+            self.say(f"limit {limit}")
+        self.say(f"exit {128 + signal.SIGKILL if self.status is None else self.status}")
 
-    def watch(self, wake: int) -> None:
+    def keep_terminal(self) -> None:
+        """Its modes as they are now."""
+        if self.tty is not None:
+            import termios
+
+            try:
+                self.modes = termios.tcgetattr(self.tty)
+            except termios.error:
+                pass
+
+    def take_terminal_back(self) -> None:
+        """Our group has the terminal again if the worker's, or one that is gone now, had it. A worker that was ended
+        has not put back its modes: they are what they were before it, as a shell does.
+        """
+        if self.tty is None:
+            return
+        try:
+            group = os.tcgetpgrp(self.tty)
+            if group != self.own_group and (group == self.bwrap or not exists(group)):
+                os.tcsetpgrp(self.tty, self.own_group)
+                if self.modes is not None and (self.status is None or self.status > 128):
+                    import termios
+
+                    termios.tcsetattr(self.tty, termios.TCSADRAIN, self.modes)
+        except (OSError, ValueError):
+            pass
+        except Exception:  # termios.error: the terminal is gone
+            pass
+
+    def limit_hit(self) -> str | None:
+        """Which limit the worker failed by, as far as the kernel tells; None when it did not fail."""
+        if self.status == 0:
+            return None
+        for folder in self.plan.many("cgroup"):
+            for file, key, limit in LIMIT_EVENTS:
+                if count(f"{folder}/{file}", key):
+                    return limit
+        if self.status == 128 + signal.SIGXFSZ and "file-size" in self.plan.many("limit"):
+            return "file-size"
+        return None
+
+    def watch(self, wake: int) -> str | None:
+        """Until bwrap has ended, or must; the limit that is over, if one is."""
         poll = select.poll()
         poll.register(self.lifeline, select.POLLIN)
         poll.register(wake, select.POLLIN)
@@ -190,12 +275,11 @@ class Guardian:
             if wake in ready:
                 os.read(wake, 4096)
                 if self.reap():
-                    return
+                    return None
             if self.lifeline in ready and not self.obey():
-                return
+                return None
             if end is not None and time.monotonic() >= end:
-                self.say("limit wall")
-                return
+                return "wall"
 
     def reap(self) -> bool:
         """Whether bwrap has ended; its status is kept. A stop is told."""
@@ -221,17 +305,19 @@ class Guardian:
             return False
         if not orders:
             return False
-        at = 0
-        while at < len(orders):
-            order = orders[at : at + 1]
-            at += 1
+        self.pending += orders
+        while self.pending:
+            order, rest = self.pending[:1], self.pending[1:]
             if order == b"k":
                 return False
-            if order == b"c":
+            if order == b"s":
+                if not rest:
+                    break  # its byte is on the way
+                self.forward(rest[0])
+                rest = rest[1:]
+            elif order == b"c":
                 self.resume()
-            elif order == b"s" and at < len(orders):
-                self.forward(orders[at])
-                at += 1
+            self.pending = rest
         return True
 
     def resume(self) -> None:

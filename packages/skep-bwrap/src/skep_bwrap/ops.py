@@ -54,6 +54,30 @@ class Dev(msgspec.Struct, frozen=True):
 
 Op = Bind | Tmpfs | Data | Link | RemountReadOnly | Proc | Dev
 
+
+def below(path: str, folder: str) -> bool:
+    """True when an absolute path is a folder or stands inside it."""
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
+
+
+def origin(ops: Iterable[Op], path: str) -> str | None:
+    """The host's path of what stands at `path` inside, None when nothing of the host's file system does.
+
+    The last mount on the way to a path decides, whatever its depth: a mount covers all that was mounted below its
+    place before.
+    """
+    found: str | None = None
+    for op in ops:
+        match op:
+            case Bind(source, dest, _, _) if below(path, dest):
+                found = source.rstrip("/") + path[len(dest.rstrip("/")) :] or "/"
+            case Tmpfs(dest, _, _) | Data(_, _, dest) | Link(_, dest) | Proc(dest) | Dev(dest) if below(path, dest):
+                found = None
+            case _:
+                pass
+    return found
+
+
 BIND_FLAGS = {"ro": "--ro-bind", "rw": "--bind", "dev": "--dev-bind"}
 
 

@@ -74,16 +74,15 @@ def _boundary(workspace: str, *, filtered: bool) -> Boundary:
 
 def _try(path: str, facts: HostFacts, workspace: str, name: str, *, transparent: bool, proxied: bool) -> Check:
     boundary = _boundary(workspace, filtered=proxied)
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     handed = _Handed() if proxied else None
     try:
         launch = compile(boundary, ["true"], facts=facts, bwrap=path, proxied=proxied, transparent=transparent)
         sandbox = spawn(
             launch,
             proxy=handed.theirs if handed else None,
-            stdin=null,
-            stdout=null,
-            stderr=null,
+            stdin=None,
+            stdout=None,
+            stderr=None,
             wall=boundary.limits.wall,
         )
         if handed:
@@ -92,7 +91,6 @@ def _try(path: str, facts: HostFacts, workspace: str, name: str, *, transparent:
     except BackendUnavailable as error:
         return Check(error.check if error.check != "bwrap" else name, "fail", error.problem, error.fix)
     finally:
-        os.close(null)
         if handed:
             handed.close()
     if ended.notes:

@@ -66,13 +66,14 @@ DENIED: Final = (
     "kexec_file_load",
     "kexec_load",
     "keyctl",
+    "open_by_handle_at",
     "perf_event_open",
     "request_key",
     "syslog",
     "userfaultfd",
 )
-"""Ways into the kernel, around the other filters, or out to what namespaces do not separate (keyrings, the kernel's
-log).
+"""Ways into the kernel, around the other filters or around mounts (file handles), or out to what namespaces do not
+separate (keyrings, the kernel's log).
 """
 
 DENIED_STRICT: Final = (
@@ -129,6 +130,7 @@ ARCHES: Final = {
             "kexec_load": 246,
             "keyctl": 250,
             "mount": 165,
+            "open_by_handle_at": 304,
             "perf_event_open": 298,
             "pivot_root": 155,
             "request_key": 249,
@@ -156,6 +158,7 @@ ARCHES: Final = {
             "kexec_load": 104,
             "keyctl": 219,
             "mount": 40,
+            "open_by_handle_at": 265,
             "perf_event_open": 241,
             "pivot_root": 41,
             "request_key": 218,

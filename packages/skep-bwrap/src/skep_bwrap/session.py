@@ -10,12 +10,13 @@ import msgspec
 from skep_policy.boundary import Boundary
 from skep_policy.launch import Launch
 
-from .cgroup import Held, hold, release
+from .cgroup import Held, hold, release, renew
 from .compile import compile
+from .errors import BackendUnavailable
 from .facts import HostFacts
 from .find import find_bwrap
 from .relay import Stdio
-from .spawn import Sandbox, spawn
+from .spawn import Ended, Sandbox, spawn
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -41,6 +42,8 @@ def rlimit_layers(boundary: Boundary, held: Held) -> dict[str, bool | str]:
     # RLIMIT_NPROC counts per user namespace since Linux 5.14 and does not bind root of the host (kernel/fork.c).
     if found["processes"] not in (True, False) and boundary.uid != 0:
         found["processes"] = True
+    if found["memory"] not in (True, False):
+        found["memory"] = f"of each process only, and of each of its file systems in memory: {found['memory']}"
     return found
 
 
@@ -66,16 +69,27 @@ def run(
     policy lists destinations. `compiled`, `spawned` and `started` are called with the launch before it is spawned,
     with the sandbox, and when the worker has been executed. `ignored` are the signals the worker finds ignored.
 
-    Raises BackendUnavailable when the boundary could not be applied; the command has not run then.
+    Raises BackendUnavailable when the boundary could not be applied; the command has not run then. Where the kernel
+    refuses the worker a user namespace of its own, the launch is made without one, `compiled` and `spawned` are called
+    again, and the layers say so.
     """
     facts = HostFacts.gather()
-    path = find_bwrap(environ=os.environ, explicit=bwrap)
-    launch = compile(boundary, argv, facts=facts, bwrap=path, proxied=proxy is not None)
-    if compiled is not None:
-        compiled(launch)
+    path = find_bwrap(environ=os.environ, explicit=bwrap, untrusted=[root.path for root in boundary.roots])
     held = hold(boundary.limits, f"skep-{os.getpid()}-{os.urandom(4).hex()}")
-    stdio = Stdio(stdin, stdout, stderr)
-    try:
+    stdio = Stdio(stdin, stdout, stderr, limit=boundary.limits.file_size)
+
+    def attempt(apart: bool) -> tuple[Launch, Ended]:
+        launch = compile(
+            boundary,
+            argv,
+            facts=facts,
+            bwrap=path,
+            proxied=proxy is not None,
+            apart=apart,
+            memory_rlimit=held.layers["memory"] is not True,
+        )
+        if compiled is not None:
+            compiled(launch)
         sandbox = spawn(
             launch,
             proxy=proxy,
@@ -86,17 +100,35 @@ def run(
             hand_tty=hand_tty,
             wall=boundary.limits.wall,
             cgroups=held.folders,
+            limits=("file-size",) if boundary.limits.file_size is not None else (),
             ignored=ignored,
         )
-        if spawned is not None:
-            spawned(sandbox)
-        stdio.start()
-        ended = sandbox.wait(started)
+        try:
+            if spawned is not None:
+                spawned(sandbox)
+            if sandbox.begin():
+                stdio.start()
+        except BaseException:
+            sandbox.kill()
+            try:
+                sandbox.wait()
+            except BackendUnavailable:
+                pass
+            raise
+        return launch, sandbox.wait(started)
+
+    try:
+        try:
+            launch, ended = attempt(True)
+        except BackendUnavailable as error:
+            if error.check != "apart":
+                raise
+            renew(held)
+            launch, ended = attempt(False)
     finally:
         stdio.close()
         release(held)
-    transparent = ended.notes.get("transparent")
     layers = {**launch.layers, **rlimit_layers(boundary, held)}
-    if transparent is not None:
-        layers["transparent"] = transparent
-    return Outcome(ended.exit_code, ended.limit, layers, ended.attestation, ended.exec_error, launch.evidence)
+    layers.update({name: note for name, note in ended.notes.items() if name in layers})
+    limit = ended.limit or ("file-size" if stdio.over_limit and ended.exit_code != 0 else None)
+    return Outcome(ended.exit_code, limit, layers, ended.attestation, ended.exec_error, launch.evidence)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import _socket
+import fcntl
 import os
+import signal
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -15,6 +17,9 @@ from .diagnose import classify
 from .errors import BackendUnavailable
 
 MAX_DIAGNOSTICS = 65536
+MAX_LINE = 65536
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+"""Before the worker runs, these end the launch."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -41,14 +46,27 @@ class Sandbox:
         self._lifeline = lifeline
         self._reap = reap
         self._diagnostics = diagnostics
+        self._said: dict[str, list[str]] = {}
+        self._followed = False
+        self._running = False
+        self._early: list[int] = []
         self.on_stop: Callable[[int], None] | None = None
         """Called with the signal number when the worker's process group was stopped (Ctrl-Z); continue with
         `resume`.
         """
 
     def signal(self, number: int) -> None:
-        """The worker gets the signal. Nothing happens when it has ended."""
-        self._order(b"s" + bytes((number,)))
+        """The worker gets the signal. One that comes before it runs ends the launch, or waits when it would not end a
+        program either way. Nothing happens when the worker has ended.
+        """
+        if self._running:
+            self._order(b"s" + bytes((number,)))
+            return
+        self._early.append(number)
+        if self._running:  # it began between the two lines
+            self._order(b"s" + bytes((number,)))
+        elif number in ENDING:
+            self.kill()
 
     def resume(self) -> None:
         """A stopped worker goes on, with the terminal if it had it."""
@@ -64,15 +82,28 @@ class Sandbox:
         except OSError:
             pass
 
+    def begin(self) -> bool:
+        """Blocks until the worker has been executed (True) or will not be (False); `wait` says why."""
+        if not self._followed:
+            for line in _lines(self._control):
+                word, _, rest = line.partition(" ")
+                self._said.setdefault(word, []).append(rest)
+            self._followed = True
+            if "ready" in self._said and "exec" not in self._said:
+                self._running = True
+                for number in self._early:
+                    if number not in ENDING:
+                        self._order(b"s" + bytes((number,)))
+        return self._running
+
     def wait(self, started: Callable[[], None] | None = None) -> Ended:
         """Blocks until nothing of the sandbox is left. `started` is called when the worker has been executed.
 
-        Raises BackendUnavailable when the boundary could not be applied: the worker never ran.
+        Raises BackendUnavailable when the boundary could not be applied: the worker never ran. Its `check` is "apart"
+        when only the worker's own user namespace was refused, and the proxy has not been spoken to.
         """
         try:
-            said = self._follow_shim()
-            ready = "ready" in said and "exec" not in said
-            if ready and started is not None:
+            if self.begin() and started is not None:
                 started()
             words = self._follow_guardian()
         finally:
@@ -80,30 +111,28 @@ class Sandbox:
             self._control.close()
             self._reap()
             diagnostics = _drain(self._diagnostics)
+        said = self._said
         if "failed" in words or "exit" not in words:
             raise BackendUnavailable(f"the guardian of the sandbox failed: {words.get('failed', 'it was killed')}")
+        if "unable" in said:
+            raise BackendUnavailable(f"the kernel refuses {said['unable'][0]}", check="apart")
         if "refused" in said:
             raise BackendUnavailable(
                 f"the boundary is not what it should be: {said['refused'][0]}", check="attestation"
             )
-        limit = words.get("limit")
+        limit, ending = words.get("limit"), next((number for number in self._early if number in ENDING), None)
+        exit_code = int(words["exit"])
         if "ready" not in said and limit is None:
-            raise classify(diagnostics, int(words["exit"]))
+            if ending is None:
+                raise classify(diagnostics, exit_code)
+            exit_code = 128 + ending
         return Ended(
-            exit_code=int(words["exit"]),
+            exit_code=exit_code,
             limit=limit,
             attestation=_pairs(said.get("attest", ())),
             notes=_pairs(said.get("note", ())),
             exec_error=int(said["exec"][0]) if "exec" in said else None,
         )
-
-    def _follow_shim(self) -> dict[str, list[str]]:
-        """Every line of the control descriptor by its first word, up to its end."""
-        said: dict[str, list[str]] = {}
-        for line in _lines(self._control):
-            word, _, rest = line.partition(" ")
-            said.setdefault(word, []).append(rest)
-        return said
 
     def _follow_guardian(self) -> dict[str, str]:
         words: dict[str, str] = {}
@@ -154,60 +183,70 @@ def spawn(
     launch: Launch,
     *,
     proxy: _socket.socket | None = None,
-    stdin: int = 0,
-    stdout: int = 1,
-    stderr: int = 2,
+    stdin: int | None = 0,
+    stdout: int | None = 1,
+    stderr: int | None = 2,
     tty: int | None = None,
     hand_tty: bool = False,
     wall: float | None = None,
     cgroups: Sequence[str] = (),
+    limits: Sequence[str] = (),
     ignored: Sequence[int] = (),
 ) -> Sandbox:
-    """Start the launch. The descriptors reach the worker as they are: see `relay` for those that must not.
+    """Start the launch. The descriptors reach the worker as they are: see `relay` for those that must not. None is the
+    sandbox's own /dev/null.
 
     `proxy` is an open connection to some proxy that takes listeners; the caller keeps its own copy open for as long
     as the sandbox shall reach it. `tty` is the controlling terminal: handed to the worker's process group at once
     with `hand_tty`, else by
     `Sandbox.resume` when the worker was stopped for touching it, as a shell does. `cgroups` are folders to
-    enter, removed at the end. `ignored` are the signals the worker finds ignored. `wall` is in seconds.
+    enter, removed at the end. `limits` names limits the launch carries as rlimits. `ignored` are the signals the
+    worker finds ignored. `wall` is in seconds.
 
     Raises BackendUnavailable when a mount destination below a writable root goes through a link.
     """
     for root, path in launch.destinations:
         check_destination(root, path)
+    opened: list[int] = []
     own_control, its_control = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM, 0)
-    diagnostics, its_diagnostics = os.pipe()
-    fds = {name: _memfd(name, content) for name, content in launch.files.items()}
-    opened = [*fds.values()]
+    diagnostics = -1
     try:
-        fds["control"] = its_control.fileno()
+        diagnostics, its_diagnostics = _pipe(opened)
+        nowhere = _pipe(opened)  # what bwrap itself has where the worker has /dev/null: no node of the host
+        fds = {name: _memfd(name, content, opened) for name, content in launch.files.items()}
+        fds["control"] = _high(its_control.fileno(), opened)
         if proxy is not None:
-            fds["proxy"] = proxy.fileno()
-        its_stderr = os.dup(stderr)
-        opened.append(its_stderr)
-        fds["args"] = _memfd("args", b"".join(os.fsencode(_fill(word, fds)) + b"\0" for word in launch.args))
-        opened.append(fds["args"])
-        plan = _plan(
-            argv=[_fill(word, fds) for word in launch.argv],
-            keep=[*fds.values(), its_stderr],
-            stdin=[stdin],
-            stdout=[stdout],
-            diagnostics=[its_diagnostics],
-            tty=[] if tty is None else [tty],
-            hand=[1] if hand_tty else [],
-            wall=[] if wall is None else [wall],
-            cgroup=cgroups,
-        )
-        lifeline, reap = _start_guardian(
-            plan, [*fds.values(), its_stderr, stdin, stdout, its_diagnostics, *([] if tty is None else [tty])]
-        )
+            fds["proxy"] = _high(proxy.fileno(), opened)
+        its_stderr = _high(nowhere[1] if stderr is None else stderr, opened)
+        nulls = [number for number, fd in ((0, stdin), (1, stdout), (its_stderr, stderr)) if fd is None]
+        args = b"".join(os.fsencode(_fill(word, fds)) + b"\0" for word in launch.args)
+        fds["args"] = _memfd("args", args, opened)
+        records: dict[str, Sequence[object]] = {
+            "argv": [_fill(word, fds) for word in launch.argv],
+            "keep": [*fds.values(), its_stderr],
+            "stdin": [_high(nowhere[0] if stdin is None else stdin, opened)],
+            "stdout": [_high(nowhere[1] if stdout is None else stdout, opened)],
+            "diagnostics": [its_diagnostics],
+            "tty": [] if tty is None else [_high(tty, opened)],
+            "hand": [1] if hand_tty else [],
+            "wall": [] if wall is None else [wall],
+            "cgroup": cgroups,
+            "limit": limits,
+        }
+        lifeline, reap = _start_guardian(_plan(records), sorted(set(opened) - {diagnostics, *nowhere}))
+    except BaseException:
+        own_control.close()
+        if diagnostics >= 0:
+            os.close(diagnostics)
+            opened.remove(diagnostics)
+        raise
     finally:
         its_control.close()
-        os.close(its_diagnostics)
         for fd in opened:
-            os.close(fd)
+            if fd != diagnostics:
+                os.close(fd)
     sandbox = Sandbox(own_control, lifeline, reap, diagnostics)
-    extra = [f"stderr={its_stderr}", *(f"ignore={number}" for number in ignored)]
+    extra = [f"stderr={its_stderr}", *(f"null={fd}" for fd in nulls), *(f"ignore={number}" for number in ignored)]
     try:
         own_control.sendall("".join(record + "\0" for record in extra).encode() + launch.config)
     except (BrokenPipeError, ConnectionResetError):
@@ -221,25 +260,48 @@ def check_destination(root: str, path: str) -> None:
     bwrap would follow it while it sets up, outside of the boundary. A worker of an earlier run may have put it there.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-    here = os.open(root, flags)
+    here = -1
     try:
+        here = os.open(root, flags)
         for name in os.path.relpath(path, root).split("/"):
-            try:
-                deeper = os.open(name, flags, dir_fd=here)
-            except FileNotFoundError:
-                raise BackendUnavailable(f"{path} was there a moment ago and is gone", fix="try again") from None
+            deeper = os.open(name, flags, dir_fd=here)
             os.close(here)
             here = deeper
             if stat.S_ISLNK(os.fstat(here).st_mode):
                 raise BackendUnavailable(
-                    f"{path} goes through a link below the writable {root}", fix=f"remove the link {name}"
+                    f"{path} goes through a link below the writable {root}",
+                    fix=f"remove the link {name}",
+                    check="mount",
                 )
+    except (FileNotFoundError, NotADirectoryError):
+        raise BackendUnavailable(f"{path} was there a moment ago and is gone", fix="try again", check="mount") from None
     finally:
-        os.close(here)
+        if here >= 0:
+            os.close(here)
 
 
-def _memfd(name: str, content: bytes) -> int:
-    fd = os.memfd_create(f"skep-{name}", os.MFD_CLOEXEC)
+def _high(fd: int, opened: list[int]) -> int:
+    """A copy above 2: the guardian lays the worker's three there, and a caller may have had them closed."""
+    copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+    opened.append(copy)
+    return copy
+
+
+def _pipe(opened: list[int]) -> tuple[int, int]:
+    read, write = os.pipe()
+    try:
+        return _high(read, opened), _high(write, opened)
+    finally:
+        os.close(read)
+        os.close(write)
+
+
+def _memfd(name: str, content: bytes, opened: list[int]) -> int:
+    low = os.memfd_create(f"skep-{name}", os.MFD_CLOEXEC)
+    try:
+        fd = _high(low, opened)
+    finally:
+        os.close(low)
     view = memoryview(content)
     while view:
         view = view[os.write(fd, view) :]
@@ -253,7 +315,7 @@ def _fill(word: str, fds: Mapping[str, int]) -> str:
     return word
 
 
-def _plan(**records: Sequence[object]) -> bytes:
+def _plan(records: Mapping[str, Sequence[object]]) -> bytes:
     return (
         b"".join(os.fsencode(f"{key}={value}") + b"\0" for key, values in records.items() for value in values) + b"\0"
     )
@@ -262,21 +324,43 @@ def _plan(**records: Sequence[object]) -> bytes:
 def _start_guardian(plan: bytes, needed: list[int]) -> tuple[_socket.socket, Callable[[], object]]:
     """Our end of its lifeline, and what reaps it. Forked from a process with one thread, else run as a program."""
     ours, its = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM, 0)
+    low: list[int] = []
     try:
+        its_fd = _high(its.fileno(), low)
         if len(os.listdir("/proc/self/task")) == 1:
             pid = os.fork()
             if pid == 0:
-                guardian.guard(plan, its.fileno())
-            return ours, lambda: os.waitpid(pid, 0)
-        import subprocess
-        import sys
-
-        process = subprocess.Popen(
-            [os.path.realpath(sys.executable), "-I", "-S", guardian.__file__, str(its.fileno())],
-            pass_fds=sorted({its.fileno(), *needed} - {0, 1, 2}),
-            env={},
-        )
-        ours.sendall(plan)
-        return ours, process.wait
+                guardian.guard(plan, its_fd)
+        else:
+            pid = _run_guardian(its_fd, needed)
+            ours.sendall(plan)
+    except BaseException:
+        ours.close()
+        raise
     finally:
         its.close()
+        for fd in low:
+            os.close(fd)
+    return ours, lambda: _reap(pid)
+
+
+def _run_guardian(lifeline: int, needed: list[int]) -> int:
+    import subprocess
+    import sys
+
+    process = subprocess.Popen(
+        [os.path.realpath(sys.executable), "-I", "-S", guardian.__file__, str(lifeline)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        pass_fds=[lifeline, *needed],
+        env={},
+    )
+    process.returncode = 0  # reaped by us, not by subprocess
+    return process.pid
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, 0)
+    except ChildProcessError:
+        pass  # the caller reaps every child itself, or ignores SIGCHLD

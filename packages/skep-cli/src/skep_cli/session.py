@@ -70,9 +70,13 @@ class Session:
         self.egress.add(event)
 
     def spawned(self, sandbox: Sandbox) -> None:
-        """The guardian was forked before there was a second thread; now the proxy may start one."""
-        self._sandbox = sandbox
+        """The guardian was forked before there was a second thread; now the proxy may start one. Called again when the
+        launch is made again without a user namespace of the worker's own.
+        """
+        first, self._sandbox = self._sandbox is None, sandbox
         sandbox.on_stop = terminal.on_stop(sandbox)
+        if not first:
+            return
         if self._ours is not None:
             import socket
 

@@ -8,12 +8,15 @@ where `socket` would do because that saves a third of its start. Trust: the cont
 come from the host and are believed; everything else here is the boundary that is about to be judged. The order is
 
     1. configuration       NUL-terminated `key=value` records, ended by an empty one
-    2. listeners           opened on the sandbox's own loopback, handed to the proxy (SCM_RIGHTS), answered by `go`
-    3. privileges          user namespace mapped back to the caller, no capability, rlimits
-    4. attestation         every line of the promise that can be tried from here is tried; a surprise ends it
-    5. exec                of the worker, with descriptors 0, 1, 2 and nothing else
+    2. what needs uid 0    mounts made private, device nodes read-only, the AnyIP route, listeners on the own loopback
+    3. privileges          user namespace mapped back to the caller, no capability
+    4. hand-over           the listeners go to the proxy (SCM_RIGHTS), answered by `go`; nothing before needs the proxy
+    5. limits              rlimits, a second filter, no abstract sockets where the network is the host's
+    6. attestation         every line of the promise that can be tried from here is tried; a surprise ends it
+    7. exec                of the worker, with descriptors 0, 1, 2 and nothing else
 
-What the control descriptor carries back is lines: `attest NAME VALUE`, `note NAME TEXT`, `refused TEXT`, `ready`,
+What the control descriptor carries back is lines: `attest NAME VALUE`, `note LAYER TEXT` (something optional is not in
+force), `unable TEXT` (the kernel refuses step 2 or 3, and the proxy has not been spoken to), `refused TEXT`, `ready`,
 `exec ERRNO` (the worker could not be started). It closes on exec, and so its end-of-file after `ready` is the news
 that the worker runs.
 """
@@ -38,6 +41,10 @@ MAX_REPLY = 4096
 
 class Refused(Exception):
     """The boundary is not what it should be; the worker must not run."""
+
+
+class Unable(Exception):
+    """The kernel refuses what a worker set apart needs; the backend may try without."""
 
 
 class Config:
@@ -148,23 +155,48 @@ CLONE_NEWUSER = 0x10000000
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
 
-def libc() -> Any:
-    import ctypes
+def c_function(name: str) -> Any:
+    """A function of the C library that takes and returns int, and keeps errno. By `_ctypes`: the `ctypes` module
+    around it would cost a quarter of this program's time.
+    """
+    import _ctypes
 
-    return ctypes.CDLL(None, use_errno=True)
+    class Int(_ctypes._SimpleCData):  # type: ignore[misc, name-defined]
+        _type_ = "i"
+
+    class Function(_ctypes.CFuncPtr):  # type: ignore[misc, name-defined]
+        _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+        _restype_ = Int
+
+    return Function(_ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), name))  # type: ignore[arg-type]
 
 
 def checked(result: int, what: str) -> None:
-    import ctypes
+    import _ctypes
 
-    if result != 0:
-        code = ctypes.get_errno()
+    if result < 0:
+        code = _ctypes.get_errno()
         raise OSError(code, "%s: %s" % (what, os.strerror(code)))
+
+
+MS_RDONLY, MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 1, 32, 4096, 16384, 1 << 18
+KEPT_FLAGS = 2 | 4 | 8  # nosuid, nodev, noexec: the same numbers in statvfs(3) and mount(2)
+
+
+def make_mounts_private() -> None:
+    """A file system that the host mounts from now on does not appear inside, where it would be writable."""
+    checked(c_function("mount")(None, b"/", None, MS_REC | MS_PRIVATE, None), "private mounts")
+
+
+def protect_device(path: str) -> None:
+    """The node works as before, and its mode and owner, which are the host's, cannot be changed."""
+    flags = os.statvfs(path).f_flag & KEPT_FLAGS | MS_REMOUNT | MS_BIND | MS_RDONLY
+    checked(c_function("mount")(None, os.fsencode(path), None, flags, None), path)
 
 
 def map_back_to(uid: int, gid: int) -> None:
     """The process is `uid` again, in a user namespace of its own that owns nothing of the network namespace."""
-    checked(libc().unshare(CLONE_NEWUSER), "unshare")
+    checked(c_function("unshare")(CLONE_NEWUSER), "unshare")
     for name, line in (("setgroups", "deny"), ("uid_map", "%d 0 1" % uid), ("gid_map", "%d 0 1" % gid)):
         fd = os.open("/proc/self/" + name, os.O_WRONLY)
         try:
@@ -177,26 +209,51 @@ def drop_capabilities(root: bool) -> None:
     """No capability is left in any set, and for a root caller none comes back with exec or can be planted in a file."""
     import struct
 
-    c = libc()
-    checked(c.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
+    prctl = c_function("prctl")
+    checked(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     if root:
-        checked(c.prctl(PR_SET_SECUREBITS, SECURE_NOROOT_LOCKED, 0, 0, 0), "securebits")
+        checked(prctl(PR_SET_SECUREBITS, SECURE_NOROOT_LOCKED, 0, 0, 0), "securebits")
     for cap in range(64):
-        if c.prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0:
+        if prctl(PR_CAPBSET_DROP, cap, 0, 0, 0) != 0:
             break
-    checked(c.prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient capabilities")
+    checked(prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "ambient capabilities")
     header = struct.pack("=Ii", LINUX_CAPABILITY_VERSION_3, 0)
-    checked(c.capset(header, b"\0" * 24), "capset")
+    checked(c_function("capset")(header, b"\0" * 24), "capset")
 
 
 def add_filter(program: bytes) -> None:
     """One more seccomp filter, on top of those already there. `program` is an array of struct sock_filter."""
-    import ctypes
+    import _ctypes
     import struct
 
-    code = ctypes.create_string_buffer(program, len(program))
-    fprog = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(code)))
-    checked(libc().prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, fprog, 0, 0), "seccomp")
+    class Byte(_ctypes._SimpleCData):  # type: ignore[misc, name-defined]
+        _type_ = "c"
+
+    code = (Byte * len(program))()  # type: ignore[operator]
+    code.raw = program
+    fprog = struct.pack("@HP", len(program) // 8, _ctypes.addressof(code))
+    checked(c_function("prctl")(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, fprog, 0, 0), "seccomp")
+
+
+SYS_LANDLOCK_CREATE_RULESET, SYS_LANDLOCK_RESTRICT_SELF = 444, 446
+LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET = 1
+
+
+def scope_abstract_sockets() -> None:
+    """Abstract Unix sockets of the host cannot be connected to, although the network namespace is the host's.
+
+    landlock(7), ABI 6; raises OSError where the kernel has less.
+    """
+    import struct
+
+    syscall = c_function("syscall")
+    attributes = struct.pack("=QQQ", 0, 0, LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
+    ruleset = syscall(SYS_LANDLOCK_CREATE_RULESET, attributes, len(attributes), 0)
+    checked(ruleset, "landlock")
+    try:
+        checked(syscall(SYS_LANDLOCK_RESTRICT_SELF, ruleset, 0), "landlock")
+    finally:
+        os.close(ruleset)
 
 
 def set_limits(limits: List[bytes]) -> None:
@@ -248,7 +305,9 @@ def attest_namespaces(config: Config) -> str:
 def attest_privileges(config: Config) -> str:
     fields = status_fields()
     for name in ("CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd"):
-        if int(fields[name], 16) != 0 and not (name == "CapBnd" and config.one("uid") != "0"):
+        # Without a namespace of its own an ordinary worker keeps a bounding set, of capabilities it cannot gain.
+        harmless = name == "CapBnd" and not config.one("apart") and config.one("uid") != "0"
+        if int(fields[name], 16) != 0 and not harmless:
             raise Refused("%s is %s" % (name, fields[name]))
     if fields["NoNewPrivs"] != "1":
         raise Refused("new privileges can be gained")
@@ -328,8 +387,83 @@ def attest_network(config: Config) -> str:
     return "nothing leaves"
 
 
+def attest_sockets(config: Config) -> str:
+    """Nobody of the host answers at the sockets it has."""
+    paths = config.many("socket")
+    for path in paths:
+        try:
+            sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        except OSError:
+            return "none can be made"
+        try:
+            sock.setblocking(False)
+            sock.connect(path)
+        except OSError as error:
+            if error.errno in (errno.EAGAIN, errno.EPROTOTYPE):
+                raise Refused("the host's socket %s can be reached" % os.fsdecode(path)) from None
+        else:
+            raise Refused("the host's socket %s answers" % os.fsdecode(path))
+        finally:
+            sock.close()
+    return str(len(paths))
+
+
+KERNEL_FILES = ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/proc/sysrq-trigger")
+
+
+def attest_kernel(config: Config) -> str:
+    """The host's kernel cannot be told anything through files."""
+    for path in KERNEL_FILES:
+        try:
+            os.close(os.open(path, os.O_WRONLY))
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT):
+                raise
+        else:
+            raise Refused("%s can be written" % path)
+    for record in config.many("device"):
+        if not os.statvfs(record).f_flag & os.ST_RDONLY:
+            raise Refused("the mode of %s can be changed" % os.fsdecode(record))
+    return "read-only"
+
+
+def attest_apart(config: Config) -> str:
+    """The sandbox's own pid 1 cannot be traced, and no mount of the host arrives later."""
+    if not config.one("apart"):
+        return "no"
+    try:
+        os.close(os.open("/proc/1/mem", os.O_RDWR))
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM):
+            raise
+    else:
+        raise Refused("the sandbox's pid 1 can be traced")
+    with open("/proc/self/mountinfo", "rb") as mounts:
+        for line in mounts:
+            if b" master:" in line.partition(b" - ")[0] or b" shared:" in line.partition(b" - ")[0]:
+                raise Refused("mounts of the host would appear at %s" % os.fsdecode(line.split(b" ")[4]))
+    return "yes"
+
+
+def attest_standard(config: Config) -> None:
+    """Each of the worker's three descriptors is a terminal, an anonymous pipe, or this sandbox's own /dev/null."""
+    import stat
+
+    for fd in (0, 1, int(config.one("stderr") or 2)):
+        mode = os.fstat(fd).st_mode
+        pipe = stat.S_ISFIFO(mode) and os.readlink("/proc/self/fd/%d" % fd).startswith("pipe:")
+        own = stat.S_ISCHR(mode) and (os.isatty(fd) or os.fstatvfs(fd).f_flag & os.ST_RDONLY or not is_root(config))
+        if not pipe and not own:
+            raise Refused("descriptor %d is a file of the host" % fd)
+
+
+def is_root(config: Config) -> bool:
+    return config.one("uid") == "0"
+
+
 def attest_descriptors(config: Config) -> str:
     """Only 0, 1, 2 and what closes on exec is open."""
+    attest_standard(config)
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         try:
@@ -347,7 +481,10 @@ ATTESTATION = (
     ("seccomp", attest_seccomp),
     ("writes", attest_writes),
     ("hidden", attest_hidden),
+    ("sockets", attest_sockets),
     ("network", attest_network),
+    ("kernel", attest_kernel),
+    ("apart", attest_apart),
     ("descriptors", attest_descriptors),
 )
 
@@ -369,51 +506,91 @@ def open_listeners(config: Config, say: Any) -> List[Tuple[str, str, int, _socke
     return listeners
 
 
+def set_apart(config: Config, listening: bool, say: Any) -> List[Tuple[str, str, int, _socket.socket]]:
+    """What uid 0 of the sandbox's namespace is needed for is done, and the process is the caller again. Returns the
+    listeners. Raises Unable.
+    """
+    apart = config.one("apart") is not None
+    try:
+        if apart:
+            make_mounts_private()
+            for device in config.many("device"):
+                protect_device(os.fsdecode(device))
+        if config.one("transparent") is not None:
+            try:
+                make_every_address_local()
+            except OSError as error:
+                config.keep_listening_on("proxy")
+                say("note transparent the kernel refused the route: %s" % error.strerror)
+        listeners = open_listeners(config, say) if listening else []
+        if apart:
+            map_back_to(int(config.one("uid") or 0), int(config.one("gid") or 0))
+            drop_capabilities(is_root(config))
+    except OSError as error:
+        if apart:
+            raise Unable(str(error)) from None
+        raise
+    return listeners
+
+
+def open_nulls(config: Config) -> None:
+    """Descriptors the worker has as /dev/null are this sandbox's own, whose mode cannot be changed."""
+    for number in config.many("null"):
+        fd = os.open("/dev/null", os.O_RDWR)
+        os.dup2(fd, int(number))
+        if int(number) > 2:
+            os.set_inheritable(int(number), False)
+        os.close(fd)
+
+
+def prepare(config: Config, proxy_fd: Optional[int], say: Any) -> None:
+    """Everything up to the exec is done and has been looked at. Raises Refused or Unable."""
+    listeners = set_apart(config, proxy_fd is not None, say)
+    if proxy_fd is not None:
+        proxy = _socket.socket(fileno=proxy_fd)
+        hand_over(proxy, listeners)
+        proxy.close()
+        for _, _, _, sock in listeners:
+            sock.close()
+    open_nulls(config)
+    if config.one("network") == "open":
+        try:
+            scope_abstract_sockets()
+        except OSError as error:
+            say("note sockets abstract sockets of the host can be reached, as its network can: %s" % error)
+    set_limits(config.many("rlimit"))
+    for program in config.many("filter"):
+        add_filter(bytes.fromhex(program.decode()))
+    for name, attest in ATTESTATION:
+        say("attest %s %s" % (name, attest(config)))
+    try:
+        os.chdir(config.one("cwd") or "/")
+    except OSError as error:
+        raise Refused("cannot enter %s: %s" % (config.one("cwd"), error.strerror)) from None
+
+
 def controlled(control_fd: int, proxy_fd: Optional[int]) -> None:
     os.set_inheritable(control_fd, False)
     if proxy_fd is not None:
         os.set_inheritable(proxy_fd, False)
 
     def say(line: str) -> None:
-        os.write(control_fd, (line + "\n").encode("utf-8", "surrogateescape"))
+        os.write(control_fd, (line.replace("\n", " ") + "\n").encode("utf-8", "surrogateescape"))
 
     try:
         config = read_config(control_fd)
         stderr = config.one("stderr")
         if stderr is not None:
             os.set_inheritable(int(stderr), False)
-        transparent = config.one("transparent") is not None
-        if transparent:
-            try:
-                make_every_address_local()
-            except OSError as error:
-                config.keep_listening_on("proxy")
-                say("note transparent the kernel refused the route: %s" % error.strerror)
-        if proxy_fd is not None:
-            proxy = _socket.socket(fileno=proxy_fd)
-            listeners = open_listeners(config, say)
-            hand_over(proxy, listeners)
-            proxy.close()
-            for _, _, _, sock in listeners:
-                sock.close()
-        if transparent:
-            map_back_to(int(config.one("uid") or 0), int(config.one("gid") or 0))
-            drop_capabilities(config.one("uid") == "0")
-        set_limits(config.many("rlimit"))
-        for program in config.many("filter"):
-            add_filter(bytes.fromhex(program.decode()))
-        for name, attest in ATTESTATION:
-            say("attest %s %s" % (name, attest(config)))
+        prepare(config, proxy_fd, say)
+    except Unable as unable:
+        say("unable %s" % unable)
+        os._exit(125)
     except Refused as refusal:
         say("refused %s" % refusal)
         os._exit(125)
-    except Exception as error:
+    except BaseException as error:
         say("refused %s: %s" % (type(error).__name__, error))
-        os._exit(125)
-    try:
-        os.chdir(config.one("cwd") or "/")
-    except OSError as error:
-        say("refused cannot enter %s: %s" % (config.one("cwd"), error.strerror))
         os._exit(125)
     say("ready")
     if stderr is not None:

@@ -1,0 +1,218 @@
+"""The file system a worker sees, as bwrap's operations. Later ones lie on top; the order is
+
+1. the host's root, read-only (or, for `read = "minimal"`, the listed folders only), a new /proc, a minimal /dev
+2. private /tmp, /var/tmp and /run, with what of /run name resolution and the distribution need
+3. roots, protects, hides, pins and the shim's interpreter together, shallow to deep, each only where
+   `Boundary.access_to` says it is the one that wins. A pin is a folder between a writable root and a protect or hide
+   inside it, bound over itself: a mount point cannot be renamed, so what it leads to cannot be moved out of the way
+4. devices and sockets let in, name resolution of the network's own, the shim
+5. every other socket of the host that is visible by now, covered
+6. all that only stands in memory closed for writing, but /tmp, /var/tmp and /dev/shm
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from skep_policy.boundary import Access, Boundary, PathRule
+
+from .errors import BackendUnavailable
+from .facts import HostFacts
+from .mountinfo import aliases
+from .ops import Bind, Data, Dev, Link, Op, Proc, RemountReadOnly, Tmpfs, below, origin
+
+SHIM_INSIDE: Final = "/run/skep/netshim.py"
+PROC_READ_ONLY: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
+NEVER_ROOTS: Final = ("/", "/proc", "/sys", "/dev")
+
+
+def filesystem_ops(boundary: Boundary, facts: HostFacts, *, own_names: bool) -> list[Op]:
+    """All mounts. `own_names`: every name but the machine's own is answered by the proxy.
+
+    Raises BackendUnavailable, naming the path, for a root that would open the host's own kernel files, and for a hide
+    of what the shim runs from.
+    """
+    check(boundary, facts)
+    rules = mounted(boundary, facts)
+    let_in = [
+        *(Bind(device, device, "dev") for device in boundary.devices),
+        *(Bind(path, path, "ro") for path in boundary.sockets),
+        *(resolver_ops(facts) if own_names else ()),
+        Bind(facts.shim, SHIM_INSIDE, "ro"),
+    ]
+    reachable = ancestors([*(rule.path for rule in rules if rule.access != Access.HIDDEN), *(op.dest for op in let_in)])
+    ops = [*base_ops(boundary, facts), *rule_ops(rules, boundary, reachable), *let_in]
+    ops += socket_masks(ops, boundary, facts)
+    return [*ops, *closing_ops(boundary, rules)]
+
+
+def check(boundary: Boundary, facts: HostFacts) -> None:
+    for root in boundary.roots:
+        if root.path in NEVER_ROOTS or below(root.path, "/proc") or below(root.path, "/sys"):
+            raise BackendUnavailable(
+                f"{root.path} cannot be a writable root", fix="name a folder below it", check="mount"
+            )
+        if root.path == facts.prefix or root.path in facts.code:
+            raise BackendUnavailable(
+                f"{root.path} cannot be a writable root, since skep itself runs from there",
+                fix="install skep elsewhere (`uv tool install skep-cli`)",
+                check="mount",
+            )
+    for hide in boundary.hides:
+        if hide.kind != "absent" and hide.path in (facts.prefix, facts.interpreter, facts.shim):
+            raise BackendUnavailable(
+                f"{hide.path} is hidden, and skep's own Python runs from there",
+                fix="hide what is inside it",
+                check="mount",
+            )
+
+
+def base_ops(boundary: Boundary, facts: HostFacts) -> Iterator[Op]:
+    memory = boundary.limits.memory
+    if boundary.read == "host":
+        yield Bind("/", "/", "ro")
+    else:
+        for path, target in sorted(facts.links.items()):
+            yield Link(target, path)
+        for rule in sorted(boundary.reads):
+            if rule.kind != "absent" and rule.path not in facts.links:
+                yield Bind(rule.path, rule.path, "ro", optional=True)
+    yield Proc()
+    if boundary.uid == 0:
+        # Only root may write or read these. An ordinary user has them as the kernel made them, since a /proc with a
+        # covered part cannot be mounted anew in a nested sandbox.
+        for name in PROC_READ_ONLY:
+            yield Bind(f"/proc/{name}", f"/proc/{name}", "ro", optional=True)
+        for path in facts.root_files:
+            yield Bind("/dev/null", path, "ro")
+        for path in facts.root_folders:
+            if boundary.access_to(path) != Access.HIDDEN:
+                yield Tmpfs(path, 0)
+                yield RemountReadOnly(path)
+    yield Dev()
+    yield Tmpfs("/dev/shm", 0o1777, memory)
+    for path in facts.private:
+        yield Tmpfs(path, 0o755 if path.endswith("/run") else 0o1777, memory)
+    for path in facts.run_kept:
+        yield Bind(path, path, "ro", optional=True)
+
+
+def mounted(boundary: Boundary, facts: HostFacts) -> list[PathRule]:
+    """What is mounted for roots, protects, hides, pins and the interpreter, shallow to deep."""
+    chosen: dict[str, PathRule] = {}
+    for rule in (*boundary.roots, *boundary.protects, *boundary.hides):
+        if rule.kind != "absent" and boundary.access_to(rule.path) == rule.access:
+            chosen[rule.path] = rule
+    for rule in [rule for rule in chosen.values() if rule.access == Access.HIDDEN]:
+        for path in aliases(facts.mounts, rule.path):
+            if boundary.access_to(path) != Access.HIDDEN:
+                chosen[path] = PathRule(path, Access.HIDDEN, rule.kind, rule.reason, rule.source)
+    for path in runtime(boundary, facts):
+        chosen[path] = PathRule(path, Access.READ, "dir", "skep itself runs from here")
+    for path in pins(chosen, boundary):
+        chosen[path] = PathRule(path, Access.WRITE, "dir", "on the way to a protected or hidden path")
+    return sorted(chosen.values(), key=lambda rule: (rule.path.count("/"), rule.path))
+
+
+def pins(chosen: dict[str, PathRule], boundary: Boundary) -> set[str]:
+    """The writable folders above protects and hides that are no mount points yet."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    for rule in chosen.values():
+        if rule.access == Access.WRITE:
+            continue
+        folder = os.path.dirname(rule.path)
+        while folder not in seen and folder != "/":
+            seen.add(folder)
+            if folder not in chosen and boundary.access_to(folder) == Access.WRITE:
+                found.add(folder)
+            folder = os.path.dirname(folder)
+    return found
+
+
+def runtime(boundary: Boundary, facts: HostFacts) -> Iterator[str]:
+    """What skep runs from and is not simply readable: bound back where something lies over it, and never writable,
+    since the next launch would run on the host what this worker has put there.
+    """
+    masked = (*facts.private, *(rule.path for rule in boundary.hides if rule.kind != "absent"))
+    for path in dict.fromkeys((facts.prefix, facts.interpreter)):
+        access = boundary.access_to(path)
+        covered = access != Access.WRITE and any(below(path, mask) for mask in masked)
+        if covered or (boundary.read == "minimal" and access == Access.HIDDEN):
+            yield path
+    for path in (facts.prefix, *facts.code):
+        if boundary.access_to(path) == Access.WRITE:
+            yield path
+
+
+def ancestors(paths: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    for path in paths:
+        folder = os.path.dirname(path)
+        while folder not in found:
+            found.add(folder)
+            folder = os.path.dirname(folder)
+    return found
+
+
+def rule_ops(rules: Sequence[PathRule], boundary: Boundary, reachable: set[str]) -> Iterator[Op]:
+    for rule in rules:
+        match rule.access, rule.kind:
+            case Access.WRITE, _:
+                yield Bind(source_of(rule.path, boundary), rule.path, "rw")
+            case Access.READ, _:
+                yield Bind(source_of(rule.path, boundary), rule.path, "ro")
+            case Access.HIDDEN, "dir":
+                # Search permission only where something inside stays reachable; never a listing, never an entry.
+                yield Tmpfs(rule.path, 0o111 if rule.path in reachable else 0)
+            case _:
+                # A device node on a nodev mount: neither reading nor writing opens it (EACCES).
+                yield Bind("/dev/null", rule.path, "ro")
+
+
+def source_of(path: str, boundary: Boundary) -> str:
+    """The host's path of what the worker sees at `path`."""
+    for seen, source in sorted(boundary.mapped.items(), key=lambda item: -len(item[0])):
+        if below(path, seen):
+            return source + path[len(seen) :]
+    return path
+
+
+def resolver_ops(facts: HostFacts) -> Iterator[Op]:
+    if facts.resolv_conf is not None:
+        yield Data("resolv", b"nameserver 127.0.0.1\noptions timeout:2 attempts:1\n", facts.resolv_conf)
+    if facts.hosts is not None:
+        own = f"127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n127.0.1.1\t{facts.hostname}\n"
+        yield Data("hosts", own.encode(), facts.hosts)
+
+
+def socket_masks(ops: Sequence[Op], boundary: Boundary, facts: HostFacts) -> Iterator[Op]:
+    """A cover for each socket of the host at each place where it can be seen."""
+    for path in facts.sockets:
+        places = [path, *aliases(facts.mounts, path)]
+        places += [seen + path[len(source) :] for seen, source in boundary.mapped.items() if below(path, source)]
+        for place in places:
+            if path not in boundary.sockets and place not in boundary.sockets and origin(ops, place) in places:
+                yield Bind("/dev/null", place, "ro")
+
+
+def closing_ops(boundary: Boundary, rules: Sequence[PathRule]) -> Iterator[Op]:
+    for rule in reversed(rules):
+        if rule.access == Access.HIDDEN and rule.kind == "dir":
+            yield RemountReadOnly(rule.path)
+    yield RemountReadOnly("/dev")
+    if boundary.access_to("/run") != Access.WRITE:
+        yield RemountReadOnly("/run")
+    if boundary.read == "minimal":
+        yield RemountReadOnly("/")
+
+
+def destinations(ops: Sequence[Op], boundary: Boundary) -> Iterator[tuple[str, str]]:
+    """(root, destination), as the host sees them, of every mount point that lies below a writable root."""
+    for op in ops:
+        if isinstance(op, (Bind, Tmpfs, Data, Link)):
+            for root in boundary.roots:
+                if op.dest != root.path and below(op.dest, root.path):
+                    yield source_of(root.path, boundary), source_of(op.dest, boundary)
