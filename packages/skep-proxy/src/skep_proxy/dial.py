@@ -251,7 +251,7 @@ class Attempt:
             if code in _PENDING:
                 continue
             del self.pending[fd]
-            self.dialer.loop.forget(fd)
+            self.dialer.loop.unregister(fd)  # it lives on with the owner, which registers it anew
             if code in _DONE:
                 self._connected(sock)
                 return
