@@ -21,7 +21,7 @@ from skep_policy.launch import Launch
 from .errors import BackendUnavailable
 from .facts import HostFacts
 from .mounts import SHIM_INSIDE, destinations, filesystem_ops, mounted
-from .ops import Data, render
+from .ops import Data, below, render
 from .seccomp import ARCHES, base_filter, strict_filter
 
 PROXY_PORT: Final = 3128
@@ -135,7 +135,9 @@ def attested_paths(boundary: Boundary, facts: HostFacts) -> Iterator[tuple[str, 
     """What the shim tries to write, to read and to connect to, before every start."""
     rules = mounted(boundary, facts)
     for path in ("/", "/etc", "/usr", boundary.home, "/dev", *facts.private):
-        if boundary.access_to(path) == Access.READ and path not in ("/tmp", "/var/tmp"):
+        # Below /tmp nothing is the host's: a home there (HOME=/tmp/x) is the sandbox's own, and writable.
+        own = any(below(path, folder) for folder in facts.private if folder != "/run")
+        if boundary.access_to(path) == Access.READ and not own:
             yield "read-only", path
     for rule in [rule for rule in rules if rule.access == Access.READ][:MAX_ATTESTED]:
         yield "read-only", rule.path
