@@ -75,7 +75,7 @@ class Tree:
             if mode < 0:
                 return Place(current or "/", "dir", stat.S_IFDIR, tuple(links), blocked=True)
             if mode == 0 or (todo and not stat.S_ISDIR(mode) and not target and any(todo)):
-                return Place(_joined(candidate, todo), "absent", 0, tuple(links))
+                return self._absent(candidate, todo, links)
             if not target:
                 current = candidate
                 continue
@@ -85,6 +85,22 @@ class Tree:
             current = "" if target.startswith("/") else current
             todo += target.split("/")[::-1]
         return Place(current or "/", "dir" if stat.S_ISDIR(mode) else "file", mode, tuple(links))
+
+    def _absent(self, candidate: str, todo: list[str], links: list[tuple[str, str]]) -> Place:
+        """The place of a path that ends before its last part. The rest is joined by the letter; where it climbs back
+        over what is absent, the kernel would stop, but whoever wrote `new/../deploy` means `deploy`.
+        """
+        parts = candidate.split("/")
+        for part in reversed(todo):
+            if part == "..":
+                del parts[max(len(parts) - 1, 1) :]
+            elif part not in ("", "."):
+                parts.append(part)
+        path = "/".join(parts) or "/"
+        if ".." not in todo:
+            return Place(path, "absent", 0, tuple(links))
+        place = self.place(path)
+        return Place(place.path, place.kind, place.mode, (*links, *place.links), place.blocked)
 
     def names(self, folder: str) -> list[str]:
         """The entries of a folder without links in its path, sorted; none when it cannot be listed."""
@@ -155,14 +171,3 @@ def _lstat(path: str) -> tuple[int, str]:
         if error.errno == errno.ENAMETOOLONG:
             raise PolicyError(f"not a path: a part of {path[:80]!r}... is too long") from None
         return -1, ""
-
-
-def _joined(candidate: str, todo: list[str]) -> str:
-    """An absent path: what is left of it joined by the letter, since there is nothing to resolve."""
-    parts = candidate.split("/")
-    for part in reversed(todo):
-        if part == ".." and len(parts) > 1:
-            parts.pop()
-        elif part not in ("", ".", ".."):
-            parts.append(part)
-    return "/".join(parts) or "/"
