@@ -156,9 +156,10 @@ class Guarding:
             return
         plain = dot.path == f"{folder.rstrip('/')}/.git" and git_dir.path == dot.path == common.path
         if not plain and not self._points_back(dot, git_dir, common, folder):
+            outside = common.path if self.covered(git_dir.path) else git_dir.path
             raise PolicyError(
-                f"{dot.path} points to {git_dir.path}, which does not point back, so it is not opened; "
-                f"`git worktree repair` may mend it, `--write {git_dir.path}` opens it",
+                f"{dot.path} points to {outside}, which does not point back, so it is not opened; "
+                f"`git worktree repair` may mend it, `--write {outside}` opens it",
                 source=self.source,
                 key="filesystem.git",
             )

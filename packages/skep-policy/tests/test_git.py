@@ -1,0 +1,355 @@
+"""What of a repository is protected, opened and watched, on repositories git itself made."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from skep_policy import Access, Boundary, PolicyError
+from skep_policy.gitconfig import commands, entries, includes, named_files, value_of
+
+from .world import Link, World
+
+WRITE, READ = Access.WRITE, Access.READ
+GIT = "[filesystem]\ngit = true\n"
+
+
+def git(folder: Path, *args: str) -> None:
+    who = ["-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "protocol.file.allow=always"]
+    env = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
+    subprocess.run(["git", *who, *args], cwd=folder, env=env, check=True, capture_output=True)
+
+
+def repository(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    git(folder, "init", "-q", "-b", "main", ".")
+    (folder / "f").write_text("x")
+    git(folder, "add", ".")
+    git(folder, "commit", "-qm", "one")
+    return folder
+
+
+def access(world: World, boundary: Boundary, *names: str) -> list[Access]:
+    return [world.access(boundary, name) for name in names]
+
+
+def watched(world: World, boundary: Boundary, folder: str) -> set[str]:
+    return {os.path.relpath(path, folder) for path in world.watched(boundary) if path.startswith(folder)}
+
+
+def test_a_repository_is_readable_and_no_more_by_default(world: World) -> None:
+    repository(world.repo)
+    boundary = world.resolve()
+    git_dir = "home/repo/.git"
+    assert (
+        access(world, boundary, git_dir, f"{git_dir}/config", f"{git_dir}/hooks/x", f"{git_dir}/objects/ab")
+        == [READ] * 4
+    )
+    assert world.access(boundary, "home/repo/f") == WRITE
+
+
+def test_with_git_a_commit_can_be_written_and_what_git_runs_cannot(world: World) -> None:
+    repository(world.repo)
+    boundary = world.resolve(GIT)
+    git_dir = "home/repo/.git"
+    writable = (
+        "index",
+        "index.lock",
+        "HEAD",
+        "objects/ab/cd",
+        "refs/heads/main",
+        "logs/HEAD",
+        "COMMIT_EDITMSG",
+        "packed-refs",
+    )
+    assert access(world, boundary, *(f"{git_dir}/{name}" for name in writable)) == [WRITE] * len(writable)
+    assert (
+        access(world, boundary, *(f"{git_dir}/{name}" for name in ("config", "hooks", "hooks/pre-commit")))
+        == [READ] * 3
+    )
+    assert watched(world, boundary, git_dir) >= {
+        *("config.worktree", "info/attributes", "commondir", "objects/info/alternates", "rebase-merge", "sequencer")
+    }
+    assert all(item.quarantine for item in boundary.watched if "/.git/" in item.path)
+
+
+def test_a_folder_without_hooks_is_watched_for_them(world: World) -> None:
+    repository(world.repo)
+    subprocess.run(["rm", "-r", world.repo / ".git/hooks"], check=True)
+    assert "hooks" in watched(world, world.resolve(GIT), "home/repo/.git")
+    assert "hooks" not in watched(world, world.resolve(), "home/repo/.git")
+
+
+def test_a_folder_that_is_no_repository_is_watched_for_one(world: World) -> None:
+    (quiet,) = [item for item in world.resolve().watched if item.path.endswith("/.git")]
+    (allowed,) = [item for item in world.resolve(GIT).watched if item.path.endswith("/.git")]
+    assert quiet.quarantine and not allowed.quarantine
+
+
+@pytest.mark.parametrize("policy", ["", GIT])
+def test_hooks_that_are_a_link_are_protected_where_they_lead(world: World, policy: str) -> None:
+    repository(world.repo)
+    subprocess.run(["rm", "-r", world.repo / ".git/hooks"], check=True)
+    world.add({"home/repo/hk/post-commit": "x", "home/repo/.git/hooks": Link("../hk")})
+    boundary = world.resolve(policy)
+    assert world.access(boundary, "home/repo/hk/post-commit") == READ
+    assert f"{world.repo}/.git/hooks" in boundary.links or world.access(boundary, "home/repo/.git") == READ
+
+
+@pytest.mark.parametrize("policy", ["", GIT])
+def test_a_hook_that_is_a_link_into_the_work_tree_is_protected_there(world: World, policy: str) -> None:
+    repository(world.repo)
+    world.add({"home/repo/scripts/check": "x", "home/repo/.git/hooks/pre-commit": Link("../../scripts/check")})
+    boundary = world.resolve(policy)
+    assert world.access(boundary, "home/repo/scripts/check") == READ
+    assert world.access(boundary, "home/repo/scripts/other") == WRITE
+
+
+@pytest.mark.parametrize("policy", ["", GIT])
+def test_what_the_configuration_runs_or_includes_is_protected_in_the_work_tree(world: World, policy: str) -> None:
+    repository(world.repo)
+    world.add({
+        "home/repo/hooks/pre-push": "x",
+        "home/repo/team.gitconfig": "[filter \"x\"]\n\tclean = sh 'tools/clean it.sh' tools/clean.sh %f\n",
+        "home/repo/tools/clean.sh": "x",
+        "home/repo/tools/watch": "x",
+        "home/repo/tools/alias": "x",
+        "home/repo/tools/free": "x",
+        "home/repo/attributes": "x",
+    })  # fmt: skip
+    settings = {
+        "core.hooksPath": "hooks",
+        "include.path": "../team.gitconfig",
+        "core.fsmonitor": "tools/watch --all",
+        "core.attributesFile": f"{world.repo}/attributes",
+        "alias.go": "!./tools/alias",
+    }
+    for key, value in settings.items():
+        git(world.repo, "config", key, value)
+    boundary = world.resolve(policy)
+    protected = (
+        "hooks/pre-push",
+        "hooks/new",
+        "team.gitconfig",
+        "tools/clean.sh",
+        "tools/watch",
+        "attributes",
+        "tools/alias",
+    )
+    assert access(world, boundary, *(f"home/repo/{name}" for name in protected)) == [READ] * len(protected)
+    assert world.access(boundary, "home/repo/tools/free") == WRITE
+
+
+def test_an_absent_file_the_configuration_names_is_watched(world: World) -> None:
+    repository(world.repo)
+    git(world.repo, "config", "include.path", "../later")
+    git(world.repo, "config", "core.hooksPath", "later-hooks")
+    assert {"home/repo/later", "home/repo/later-hooks"} <= world.watched(world.resolve())
+
+
+def test_the_users_own_configuration_counts_too(world: World) -> None:
+    repository(world.repo)
+    world.add(
+        {"home/.gitconfig": "[core]\n\thooksPath = .hooks # relative to each work tree\n", "home/repo/.hooks/x": "x"}
+    )
+    assert world.access(world.resolve(), "home/repo/.hooks/x") == READ
+
+
+def test_configuration_that_is_odd_breaks_nothing(world: World) -> None:
+    repository(world.repo)
+    with (world.repo / ".git/config").open("a") as file:
+        file.write(
+            '[include]\n path = config\n[include]\n path = ../.git/config\n[alias]\n x = "!'
+            + "y" * 5000
+            + '"\n[core\n=\n'
+        )
+    assert world.access(world.resolve(GIT), "home/repo/.git/config") == READ
+
+
+# Linked worktrees, submodules, the folder above
+
+
+def test_a_linked_worktree_can_commit_without_the_whole_main_repository(world: World) -> None:
+    main = repository(world.home / "main")
+    os.rmdir(world.repo)
+    git(main, "worktree", "add", "-q", "-b", "topic", str(world.repo))
+    boundary = world.resolve(GIT)
+    own, common = "home/main/.git/worktrees/repo", "home/main/.git"
+    writable = (
+        f"{own}/index.lock",
+        f"{own}/HEAD",
+        f"{own}/logs/HEAD",
+        f"{common}/objects/ab/cd",
+        f"{common}/refs/heads/topic",
+    )
+    assert access(world, boundary, *writable) == [WRITE] * len(writable)
+    closed = (
+        f"{common}/config",
+        f"{common}/hooks/x",
+        f"{common}/HEAD",
+        f"{common}/index",
+        f"{own}/commondir",
+        f"{own}/gitdir",
+    )
+    assert access(world, boundary, *closed, "home/main/f", "home/repo/.git") == [READ] * (len(closed) + 2)
+    assert "config.worktree" in watched(world, boundary, own)
+    default = world.resolve()
+    assert access(world, default, f"{own}/HEAD", f"{common}/objects/ab", "home/repo/.git") == [READ] * 3
+
+
+def test_a_linked_worktree_beside_its_main_repository_in_one_root_is_guarded(world: World) -> None:
+    main = repository(world.repo / "main")
+    git(main, "worktree", "add", "-q", "-b", "topic", str(world.repo / "tree"))
+    boundary = world.resolve(GIT)
+    common = "home/repo/main/.git"
+    assert (
+        access(world, boundary, f"{common}/config", f"{common}/hooks/x", f"{common}/worktrees/tree/gitdir")
+        == [READ] * 3
+    )
+    assert (
+        access(world, boundary, f"{common}/index", f"{common}/worktrees/tree/index", "home/repo/tree/f") == [WRITE] * 3
+    )
+    assert access(world, world.resolve(), f"{common}/index", "home/repo/tree/.git") == [READ] * 2
+
+
+def test_a_submodules_configuration_and_hooks_are_guarded(world: World) -> None:
+    library = repository(world.root / "library")
+    repository(world.repo)
+    git(world.repo, "submodule", "add", "-q", str(library), "libs/deep")
+    git(world.repo, "commit", "-qm", "two")
+    boundary = world.resolve(GIT)
+    module = "home/repo/.git/modules/libs/deep"
+    assert access(world, boundary, f"{module}/config", f"{module}/hooks/x", "home/repo/libs/deep/.git") == [READ] * 3
+    assert access(world, boundary, f"{module}/index", f"{module}/objects/ab", "home/repo/libs/deep/f") == [WRITE] * 3
+    assert world.access(world.resolve(), f"{module}/index") == READ
+
+
+def test_a_submodule_as_the_workspace_is_opened_since_it_points_back(world: World) -> None:
+    library = repository(world.root / "library")
+    repository(world.repo)
+    git(world.repo, "submodule", "add", "-q", str(library), "lib")
+    boundary = world.resolve(GIT, workspace=f"{world.repo}/lib")
+    module = "home/repo/.git/modules/lib"
+    assert access(world, boundary, f"{module}/index", f"{module}/objects/ab") == [WRITE] * 2
+    assert (
+        access(world, boundary, f"{module}/config", "home/repo/.git/config", "home/repo/.git/index", "home/repo/f")
+        == [READ] * 4
+    )
+
+
+def test_a_part_of_a_repository_as_the_workspace_can_commit(world: World) -> None:
+    repository(world.repo)
+    (world.repo / "part").mkdir()
+    boundary = world.resolve(GIT, workspace=f"{world.repo}/part")
+    assert access(world, boundary, "home/repo/.git/index.lock", "home/repo/part/f") == [WRITE] * 2
+    assert access(world, boundary, "home/repo/.git/config", "home/repo/.git/hooks/x", "home/repo/f") == [READ] * 3
+    assert world.access(world.resolve(workspace=f"{world.repo}/part"), "home/repo/.git/index.lock") == READ
+
+
+def pointing(world: World, **files: str | Link) -> Any:
+    """The workspace's `.git` leads to a repository it has nothing to do with, as an earlier worker may have left it."""
+    repository(world.home / "private")
+    world.add({f"home/repo/{name}": content for name, content in files.items()})
+    return world
+
+
+CLAIMS = {
+    "a file": {".git": "gitdir: ../private/.git\n"},
+    "a link": {".git": Link("../private/.git")},
+    "a link to a file": {".git": Link("claim"), "claim": "gitdir: ../private/.git\n"},
+    "a commondir": {".git/HEAD": "ref: x", ".git/commondir": "../../private/.git\n", ".git/config": ""},
+    "a git folder with a commondir": {
+        ".git": "gitdir: own\n",
+        "own/commondir": "../../private/.git\n",
+        "own/config": "[core]\n\tworktree = ..\n",
+        "own/gitdir": "../.git\n",
+    },
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_a_repository_that_does_not_point_back_is_never_opened(world: World, claim: str) -> None:
+    pointing(world, **CLAIMS[claim])
+    with pytest.raises(PolicyError, match="does not point back") as error:
+        world.resolve(GIT)
+    assert f"--write {world.home}/private/.git" in str(error.value)
+    assert world.access(world.resolve(), "home/private/.git/index") == READ
+    boundary = world.resolve(GIT + f"write = ['{world.home}/private/.git']")
+    assert access(world, boundary, "home/private/.git/index", "home/private/.git/config") == [WRITE, READ]
+
+
+@pytest.mark.parametrize("policy", ["", GIT])
+@pytest.mark.parametrize(
+    "content", ["", "nonsense", "gitdir:", "gitdir: /absent", "gitdir: .", "x" * 5000, "gitdir: a\0b"]
+)
+def test_a_git_file_that_is_odd_is_protected(world: World, content: str, policy: str) -> None:
+    world.add({"home/repo/.git": content})
+    try:
+        boundary = world.resolve(policy)
+    except PolicyError as error:
+        assert "does not point back" in str(error) or "read-only" in str(error)  # noqa: PT017
+    else:
+        assert world.access(boundary, "home/repo/.git") == READ
+
+
+def test_nested_repositories_are_guarded_at_any_depth(world: World) -> None:
+    repository(world.repo)
+    repository(world.repo / "a/b/c")
+    git_dir = "home/repo/a/b/c/.git"
+    assert world.access(world.resolve(), f"{git_dir}/index") == READ
+    boundary = world.resolve(GIT)
+    assert access(world, boundary, f"{git_dir}/index", f"{git_dir}/config", f"{git_dir}/hooks/x") == [WRITE, READ, READ]
+    assert "commondir" in watched(world, boundary, git_dir)
+
+
+def test_a_nested_git_file_opens_nothing_outside(world: World) -> None:
+    repository(world.repo)
+    pointing(world, **{"sub/.git": "gitdir: ../../private/.git\n"})
+    boundary = world.resolve(GIT)
+    assert world.access(boundary, "home/private/.git/index") == READ
+    assert world.access(boundary, "home/repo/sub/.git") == READ
+
+
+def test_an_extra_root_that_is_a_repository_is_guarded(world: World) -> None:
+    repository(world.home / "lib")
+    policy = "write = ['~/lib']"
+    assert world.access(world.resolve("[filesystem]\n" + policy), "home/lib/.git/config") == READ
+    boundary = world.resolve(GIT + policy)
+    assert access(world, boundary, "home/lib/.git/index", "home/lib/.git/config") == [WRITE, READ]
+
+
+def test_git_cannot_be_granted_by_path(world: World) -> None:
+    repository(world.repo)
+    with pytest.raises(PolicyError, match="--git"):
+        world.resolve("[filesystem]\ngrant = ['.git/hooks']")
+
+
+# The configuration syntax
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[core]\n\thooksPath = a\n", [("core.hookspath", "a")]),
+        ("[CORE] HooksPath=a", [("core.hookspath", "a")]),
+        ('[filter "x.Y"]\nclean = a b # c\n', [("filter.clean", "a b")]),
+        ('[a]\nb = "x # y" ; z', [("a.b", "x # y")]),
+        ('[a]\nb = \\"x\\" \\\\ \\t\n', [("a.b", '"x" \\')]),
+        ("[a]\nb = x\\\n y\n", [("a.b", "x y")]),
+        ("[a]\nb\n", [("a.b", "true")]),
+        ("[a]\n# b = 1\n; c = 2\n\n", []),
+        ("no section\n[a\n= x\n[b]\n-c-d = 1", [("b.-c-d", "1")]),
+    ],
+)
+def test_configuration_is_read_as_git_reads_it(text: str, expected: list[tuple[str, str]]) -> None:
+    assert list(entries(text)) == expected
+
+
+def test_what_configuration_runs_and_names() -> None:
+    text = '[includeIf "gitdir:~/"]\npath = ~/x\n[alias]\nl = log\ns = !sh s\n'
+    text += "[core]\nhooksPath = h\nhooksPath = h2\npager=less"
+    assert includes(text) == ["~/x"] and commands(text) == ["sh s", "less"] and named_files(text) == ["h", "h2"]
+    assert value_of(text, "core.hookspath") == "h2" and value_of(text, "core.worktree") is None
