@@ -27,7 +27,7 @@ class Worker:
     """Runs commands as `skep exec` does in `workspace`, with a home of its own. `outside` is a folder beside both.
 
     `unwritable` and `unreachable` are what attempts on `outside` meet. Below /tmp, where the worker has a folder of its
-    own, that is nothing at all; elsewhere it is the host's folder, read-only, its sockets covered.
+    own, that is nothing at all (`unseen`); elsewhere it is the host's folder, read-only, its sockets covered.
     """
 
     def __init__(self, base: Path) -> None:
@@ -36,9 +36,9 @@ class Worker:
         self.outside = base / "outside"
         for folder in (self.home, self.workspace, self.outside):
             folder.mkdir()
-        unseen = base.is_relative_to("/tmp") or base.is_relative_to("/var/tmp")
-        self.unwritable = "ENOENT" if unseen else "EROFS"
-        self.unreachable = "ENOENT" if unseen else "ECONNREFUSED"
+        self.unseen = base.is_relative_to("/tmp") or base.is_relative_to("/var/tmp")
+        self.unwritable = "ENOENT" if self.unseen else "EROFS"
+        self.unreachable = "ENOENT" if self.unseen else "ECONNREFUSED"
 
     def environ(self, extra: Mapping[str, str] | None = None) -> dict[str, str]:
         kept = {
