@@ -17,6 +17,8 @@ TURN = 256
 
 _SHORTAGE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 _CMSG_SPACE = 128
+_IP_PKTINFO = 8  # linux/in.h; the socket module has it from 3.12 on
+_IPV6_FREEBIND = 78  # linux/in6.h
 
 
 class Listener:
@@ -139,10 +141,11 @@ def _ask_for_destination(sock: socket.socket) -> bool:
     """A wildcard socket must answer from the address it was asked at, or the client drops the answer."""
     try:
         if sock.getsockname()[0] == "0.0.0.0":
-            sock.setsockopt(socket.IPPROTO_IP, getattr(socket, "IP_PKTINFO", 8), 1)
+            sock.setsockopt(socket.IPPROTO_IP, _IP_PKTINFO, 1)
             return True
         if sock.getsockname()[0] == "::":
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_RECVPKTINFO, 1)
+            sock.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)  # an AnyIP address is not one of an interface
             return True
     except OSError:
         pass

@@ -58,7 +58,7 @@ class Recorder:
 class Origin:
     """A server on loopback; `handler` gets each accepted socket on a thread of its own and need not close it.
 
-    Without a handler it answers every HTTP request with `origin ok`, and keeps the heads it read in `heads`.
+    Without a handler it answers every HTTP request with `body`, and keeps the heads it read in `heads`.
     """
 
     def __init__(
@@ -138,6 +138,8 @@ class Origin:
             self.heads.append(head)
             length = len(self._body)
             sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (length, self._body))
+            if b" HTTP/1.0\r\n" in head:
+                return
 
 
 def read_head(sock: socket.socket) -> bytes:
