@@ -10,7 +10,7 @@ import os
 
 import msgspec
 
-from .check import check
+from .checks import check
 from .errors import PolicyError
 from .policy import Policy
 
