@@ -74,7 +74,7 @@ class Tree:
             mode, target = self._look(candidate)
             if mode < 0:
                 return Place(current or "/", "dir", stat.S_IFDIR, tuple(links), blocked=True)
-            if mode == 0 or (todo and not stat.S_ISDIR(mode) and not target and any(todo)):
+            if mode == 0 or (not stat.S_ISDIR(mode) and not target and any(part not in ("", ".") for part in todo)):
                 return self._absent(candidate, todo, links)
             if not target:
                 current = candidate
