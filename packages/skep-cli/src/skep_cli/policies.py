@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
 from skep_policy.boundary import Boundary
 from skep_policy.errors import PolicyError
@@ -16,10 +15,11 @@ from .flags import SOURCE, Flags
 PROJECT_FILE = "skep.toml"
 
 
-def effective(flags: Flags, *, facts: Facts, project: str, toolchains: Sequence[Layer] = ()) -> Effective:
+def effective(flags: Flags, *, facts: Facts, project: str) -> Effective:
     """The policy in force for the folder `project`. Raises PolicyError with the place of what is wrong.
 
-    The project file counts in full only when exactly this text was trusted for this folder (`skep trust`).
+    The project file counts in full only when exactly this text was trusted for this folder (`skep trust`). Toolchains,
+    asked for by flag or by any layer that may, are a layer each below the flags.
     """
     layers: list[Layer] = []
     if os.path.lexists(facts.config_file):
@@ -28,9 +28,14 @@ def effective(flags: Flags, *, facts: Facts, project: str, toolchains: Sequence[
     if flags.policy is not None:
         path = os.path.join(facts.cwd, os.path.expanduser(flags.policy))
         layers.append(Layer(flags.policy, load_policy(path), base=os.path.dirname(path)))
-    layers += toolchains
     layers.append(Layer(SOURCE, flags.as_policy(), base=facts.cwd))
-    return merge(layers)
+    merged = merge(layers)
+    if not merged.policy.worker.toolchains:
+        return merged
+    from .toolchains import layers_for
+
+    asked = layers_for(merged.policy.worker.toolchains, facts=facts, others=merged, project=project)
+    return merge([*layers[:-1], *asked, layers[-1]])
 
 
 def project_layer(project: str, *, facts: Facts) -> list[Layer]:

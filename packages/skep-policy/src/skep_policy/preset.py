@@ -1,7 +1,7 @@
 """Presets: policy that is data of this package, found by kind and name.
 
-A preset file is a policy file with one table more, `[preset]`, whose keys are the business of whoever asks for that kind.
-`{scratch}` in a value of `[env.set]` stands for a folder the worker has to itself.
+A preset file is a policy file with one table more, `[preset]`, whose keys are the business of whoever asks for that
+kind. `{scratch}` in a value of `[env.set]` stands for a folder the worker has to itself.
 """
 
 from __future__ import annotations

@@ -1,0 +1,7 @@
+"""`--toolchain`: caches in the scratch, and the registries that the tools of the host are configured for."""
+
+from __future__ import annotations
+
+from .layers import layers_for
+
+__all__ = ["layers_for"]

@@ -1,0 +1,161 @@
+"""The host's tools and their configuration, asked from a folder of our own.
+
+The code we do not trust lies in the project and in whatever else the worker may write. Nothing there is run, nothing
+there is read: a planted npmrc would widen the allowlist, a planted `pip` would run on the host.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+import tempfile
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+
+from skep_policy.boundary import below
+from skep_policy.errors import PolicyError
+from skep_policy.facts import Facts
+
+PATIENCE = 30.0
+"""Seconds a tool has to say how it is configured; npm on a cold disk needs several."""
+
+MAX_CONFIG = 1 << 20
+"""Bytes read of a configuration file."""
+
+_UNASKED = ("NODE_OPTIONS", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "GOFLAGS", "PWD", "OLDPWD")
+"""Variables that would make the tools run or read what lies somewhere else."""
+
+
+class Host:
+    """What one resolution of toolchains sees of the machine. `untrusted` are the project and all other folders the
+    worker may write.
+    """
+
+    def __init__(self, facts: Facts, *, untrusted: Sequence[str] = ()) -> None:
+        self.facts = facts
+        self.environ = facts.environ
+        self.untrusted = sorted({os.path.realpath(folder) for folder in untrusted})
+        self.path = [folder for folder in self._search_path() if not self.inside(folder)]
+
+    def _search_path(self) -> list[str]:
+        return [folder for folder in self.environ.get("PATH", os.defpath).split(":") if folder.startswith("/")]
+
+    def inside(self, path: str) -> str | None:
+        """The untrusted folder a path leads into, by its own name or by a link."""
+        for seen in (os.path.normpath(path), os.path.realpath(path)):
+            for folder in self.untrusted:
+                if below(seen, folder):
+                    return folder
+        return None
+
+    def vouch(self, *paths: str) -> None:
+        """Nothing, when the worker cannot write any of these. Raises PolicyError."""
+        for path in paths:
+            if folder := self.inside(path):
+                raise PolicyError(
+                    f"{path} configures the tool and lies in {folder}, where the worker writes; run in a folder below"
+                )
+
+    def home(self, path: str) -> str:
+        return os.path.join(self.facts.home, path)
+
+    def find(self, tool: str) -> str | None:
+        """The program on PATH, what lies in untrusted folders skipped."""
+        for folder in self.path:
+            path = os.path.join(folder, tool)
+            if os.path.isfile(path) and os.access(path, os.X_OK) and not self.inside(path):
+                return path
+        return None
+
+    def ask(
+        self,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        folder: str | None = None,
+        may_fail: bool = False,
+    ) -> str:
+        """What a program says, on stdout or, where it `may_fail`, on both. Raises PolicyError for no answer."""
+        environ = {name: value for name, value in self.environ.items() if name not in _UNASKED}
+        environ |= {"PATH": ":".join(self.path), "LC_ALL": "C", "NO_COLOR": "1", **(env or {})}
+        name = os.path.basename(argv[0])
+        try:
+            done = subprocess.run(
+                argv,
+                env=environ,
+                cwd=folder or self.neutral(),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if may_fail else subprocess.PIPE,
+                timeout=PATIENCE,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise PolicyError(f"{name} does not say how it is configured: no answer in {PATIENCE:g} seconds") from None
+        except OSError as error:
+            raise PolicyError(f"{argv[0]} cannot be asked how it is configured: {error.strerror}") from None
+        if done.returncode and not may_fail:
+            lines = [line for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
+            raise PolicyError(
+                f"{name} does not say how it is configured: {lines[-1].strip() if lines else f'exit {done.returncode}'}"
+            )
+        return done.stdout.decode(errors="replace")
+
+    def read(self, path: str) -> str | None:
+        """The text of a configuration file; None when there is none. Raises PolicyError."""
+        self.vouch(path)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise PolicyError(f"cannot be read: {error.strerror}", source=path) from None
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return None
+            return file.read(MAX_CONFIG).decode(errors="replace")
+
+    def neutral(self) -> str:
+        """A folder without configuration of anyone: ours, below the home folder."""
+        folder = os.path.join(self.facts.state_dir, "toolchains")
+        self.vouch(folder)
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise PolicyError(f"{folder} cannot be made: {error.strerror}") from None
+        return folder
+
+    @contextmanager
+    def workbench(self, files: Mapping[str, str]) -> Generator[str]:
+        """A folder with these files, gone afterwards."""
+        folder = tempfile.mkdtemp(dir=self.neutral())
+        try:
+            for name, text in files.items():
+                path = os.path.join(folder, name)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(text)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    @contextmanager
+    def closed_port(self) -> Generator[int]:
+        """A port of loopback that refuses connections: taken, and not listened on."""
+        with socket.socket() as sock:
+            sock.bind(("127.0.0.1", 0))
+            yield sock.getsockname()[1]
+
+    def fetch(self, url: str) -> bytes | None:
+        """A small public document, as the tool itself would fetch it; None when there is none to be had."""
+        from urllib.error import URLError
+        from urllib.request import urlopen
+
+        try:
+            with urlopen(url, timeout=10) as response:
+                return response.read(MAX_CONFIG)
+        except (URLError, OSError, ValueError):
+            return None
