@@ -117,11 +117,14 @@ def shim_records(
     yield "uid", str(boundary.uid)
     yield "gid", str(boundary.gid)
     yield "cwd", boundary.cwd
+    for path in boundary.devices:
+        yield "let-in", path
     for name, link in sorted(facts.namespaces.items()):
         if not (name == "net" and network.mode == "open"):
             yield "host-ns", f"{name} {link}"
     yield from attested_paths(boundary, facts)
     if boundary.strict:
+        yield "strict", "1"
         yield "filter", strict_filter(ARCHES[facts.machine]).hex()
     for name, value in sorted(rlimits(boundary, memory=memory_rlimit).items()):
         yield "rlimit", f"{name} {value}"

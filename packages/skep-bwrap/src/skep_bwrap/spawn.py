@@ -13,7 +13,7 @@ import msgspec
 from skep_policy.launch import Launch
 
 from . import guardian
-from .diagnose import classify
+from .diagnose import SYSCTLS, classify
 from .errors import BackendUnavailable
 
 MAX_DIAGNOSTICS = 65536
@@ -124,7 +124,7 @@ class Sandbox:
         exit_code = int(words["exit"])
         if "ready" not in said and limit is None:
             if ending is None:
-                raise classify(diagnostics, exit_code)
+                raise classify(diagnostics, exit_code, _sysctls())
             exit_code = 128 + ending
         return Ended(
             exit_code=exit_code,
@@ -164,6 +164,17 @@ def _lines(sock: _socket.socket) -> Iterator[str]:
 
 def _pairs(lines: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (line.partition(" ") for line in lines)}
+
+
+def _sysctls() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in SYSCTLS:
+        try:
+            with open("/proc/sys/" + name.replace(".", "/")) as value:
+                found[name] = value.read().strip()
+        except OSError:
+            continue
+    return found
 
 
 def _drain(fd: int) -> str:

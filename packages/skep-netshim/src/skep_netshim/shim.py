@@ -191,7 +191,12 @@ def make_mounts_private() -> None:
 def protect_device(path: str) -> None:
     """The node works as before, and its mode and owner, which are the host's, cannot be changed."""
     flags = os.statvfs(path).f_flag & KEPT_FLAGS | MS_REMOUNT | MS_BIND | MS_RDONLY
-    checked(c_function("mount")(None, os.fsencode(path), None, flags, None), path)
+    try:
+        checked(c_function("mount")(None, os.fsencode(path), None, flags, None), path)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise Refused("%s was not put there by the sandbox" % path) from None
+        raise
 
 
 def map_back_to(uid: int, gid: int) -> None:
@@ -320,6 +325,13 @@ def attest_seccomp(config: Config) -> str:
     fields = status_fields()
     if fields["Seccomp"] != "2":
         raise Refused("no seccomp filter is in force")
+    if config.one("strict"):
+        try:
+            _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM).close()
+        except OSError:
+            pass
+        else:
+            raise Refused("the strict filter is not in force")
     return fields.get("Seccomp_filters", "1")
 
 
@@ -408,6 +420,18 @@ def attest_sockets(config: Config) -> str:
     return str(len(paths))
 
 
+USUAL_DEVICES = frozenset(b"console core fd full null ptmx pts random shm stderr stdin stdout tty urandom zero".split())
+
+
+def attest_devices(config: Config) -> str:
+    """Nothing stands below /dev but the minimum and what was let in."""
+    let_in = [path.split(b"/")[2] for path in config.many("let-in") if path.startswith(b"/dev/")]
+    for name in os.listdir(b"/dev"):
+        if name not in USUAL_DEVICES and name not in let_in:
+            raise Refused("/dev/%s of the host is there" % os.fsdecode(name))
+    return "minimal"
+
+
 KERNEL_FILES = ("/proc/sys/kernel/core_pattern", "/proc/sys/vm/overcommit_memory", "/proc/sysrq-trigger")
 
 
@@ -449,10 +473,11 @@ def attest_standard(config: Config) -> None:
     """Each of the worker's three descriptors is a terminal, an anonymous pipe, or this sandbox's own /dev/null."""
     import stat
 
+    modes_matter = is_root(config) and config.one("apart")
     for fd in (0, 1, int(config.one("stderr") or 2)):
         mode = os.fstat(fd).st_mode
         pipe = stat.S_ISFIFO(mode) and os.readlink("/proc/self/fd/%d" % fd).startswith("pipe:")
-        own = stat.S_ISCHR(mode) and (os.isatty(fd) or os.fstatvfs(fd).f_flag & os.ST_RDONLY or not is_root(config))
+        own = stat.S_ISCHR(mode) and (os.isatty(fd) or os.fstatvfs(fd).f_flag & os.ST_RDONLY or not modes_matter)
         if not pipe and not own:
             raise Refused("descriptor %d is a file of the host" % fd)
 
@@ -483,6 +508,7 @@ ATTESTATION = (
     ("hidden", attest_hidden),
     ("sockets", attest_sockets),
     ("network", attest_network),
+    ("devices", attest_devices),
     ("kernel", attest_kernel),
     ("apart", attest_apart),
     ("descriptors", attest_descriptors),
@@ -545,6 +571,9 @@ def open_nulls(config: Config) -> None:
 
 def prepare(config: Config, proxy_fd: Optional[int], say: Any) -> None:
     """Everything up to the exec is done and has been looked at. Raises Refused or Unable."""
+    # Before anything is made of them: afterwards the user namespace is our own in any case.
+    attest_processes(config)
+    attest_namespaces(config)
     listeners = set_apart(config, proxy_fd is not None, say)
     if proxy_fd is not None:
         proxy = _socket.socket(fileno=proxy_fd)

@@ -1,0 +1,199 @@
+"""Each layer taken away from the production launch, one at a time, is noticed from inside before the worker runs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from skep_bwrap import BackendUnavailable
+from skep_policy.boundary import Access, PathRule
+from skep_policy.launch import Launch
+
+from .box import Box, go, without
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.guarantee("start-attested")]
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="the kernel keeps this from ordinary users")
+
+
+def refused(launch: Launch, words: str, **how: object) -> None:
+    with pytest.raises(BackendUnavailable, match=words) as caught:
+        go(launch, **how)
+    assert caught.value.check == "attestation"
+
+
+def told(launch: Launch, change: Callable[[list[bytes]], list[bytes]]) -> Launch:
+    """The launch with the shim told something else."""
+    records = launch.config.split(b"\0")[:-2]
+    return msgspec.structs.replace(launch, config=b"".join(record + b"\0" for record in change(records)) + b"\0")
+
+
+def test_the_launch_as_it_is_runs_and_says_what_was_tried(either: Box) -> None:
+    ended = go(either.launch())
+    assert ended.exit_code == 0 and ended.notes == {}
+    assert set(ended.attestation) == {
+        *("processes", "namespaces", "capabilities", "seccomp", "writes", "hidden", "sockets"),
+        *("network", "devices", "kernel", "apart", "descriptors"),
+    }
+
+
+@pytest.mark.parametrize("name", ["ipc", "uts", "net"])
+def test_a_namespace_that_is_the_hosts(either: Box, name: str) -> None:
+    refused(without(either.launch(), f"--unshare-{name}"), f"the {name} namespace is the host's")
+
+
+def test_the_cgroup_namespace_of_the_host(either: Box) -> None:
+    refused(without(either.launch(), "--unshare-cgroup-try"), "the cgroup namespace is the host's")
+
+
+def test_processes_of_the_host(either: Box) -> None:
+    refused(without(either.launch(), "--unshare-pid"), "the pid namespace is the host's")
+
+
+@as_root
+def test_the_user_namespace_of_the_host(either: Box) -> None:
+    launch = without(without(either.launch(), "--unshare-user"), "--uid", "0", "--gid", "0")
+    refused(launch, "the user namespace is the host's")
+
+
+def test_the_proc_of_the_host(either: Box) -> None:
+    refused(without(either.launch(), "--proc", "/proc", instead=("--ro-bind", "/proc", "/proc")), "/proc|processes")
+
+
+@as_root
+def test_capabilities_that_were_kept(either: Box) -> None:
+    launch = either.launch(how={"apart": False})
+    assert go(launch).exit_code == 0
+    refused(without(launch, "--cap-drop", "ALL", instead=("--cap-add", "ALL")), "Cap")
+
+
+def test_a_worker_that_was_not_set_apart(either: Box) -> None:
+    refused(told(either.launch(), lambda records: [r for r in records if r != b"apart=1"]), "CapEff|CapPrm|uid")
+
+
+def test_a_seccomp_filter_that_is_missing(either: Box) -> None:
+    refused(without(either.launch(), "--seccomp", "{fd:seccomp}"), "no seccomp filter")
+
+
+def test_a_strict_filter_that_is_missing(either: Box) -> None:
+    launch = either.launch(strict=True)
+    assert go(launch).exit_code == 0
+    refused(told(launch, lambda records: [r for r in records if not r.startswith(b"filter=")]), "strict filter")
+
+
+def test_a_root_that_is_writable(either: Box) -> None:
+    refused(without(either.launch(), "--ro-bind", "/", "/", instead=("--bind", "/", "/")), "/ is not read-only")
+
+
+def test_a_hidden_folder_and_a_hidden_file_that_can_be_read(either: Box) -> None:
+    secret, file = either.out / "secret", either.out / "file"
+    secret.mkdir()
+    file.write_text("hush")
+    hides = (PathRule(str(secret), Access.HIDDEN, "dir"), PathRule(str(file), Access.HIDDEN, "file"))
+    launch = either.launch(hides=hides)
+    assert go(launch).exit_code == 0
+    launch = without(launch, "--remount-ro", str(secret))
+    refused(without(launch, "--perms", "0000", "--tmpfs", str(secret)), f"{secret} can be read")
+    refused(without(launch, "--ro-bind", "/dev/null", str(file)), f"{file} can be read")
+
+
+@pytest.mark.parametrize("kind", ["dir", "file"])
+def test_a_protected_path_that_is_writable(either: Box, kind: str) -> None:
+    path = either.ws / "kept"
+    path.mkdir() if kind == "dir" else path.write_text("x")
+    launch = either.launch(protects=(PathRule(str(path), Access.READ, kind),))  # type: ignore[arg-type]
+    assert go(launch).exit_code == 0
+    refused(without(launch, "--ro-bind", str(path), str(path)), f"{path} is not read-only")
+
+
+def test_a_socket_of_the_host_that_answers(either: Box) -> None:
+    path = either.out / "d.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        launch = either.launch()
+        assert go(launch).attestation["sockets"] != "0"
+        refused(without(launch, "--ro-bind", "/dev/null", str(path)), f"{path} answers")
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
+def test_a_socket_of_the_host_of_another_kind(either: Box, kind: int) -> None:
+    path = either.out / "d.sock"
+    with socket.socket(socket.AF_UNIX, kind) as server:
+        server.bind(str(path))
+        if kind != socket.SOCK_DGRAM:
+            server.listen()
+        refused(without(either.launch(), "--ro-bind", "/dev/null", str(path)), f"{path} can be reached")
+
+
+def test_a_temporary_folder_that_is_the_hosts(either: Box, tmp_path: Path) -> None:
+    path = Path(os.path.realpath(tmp_path)) / "d.sock"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        refused(without(either.launch(), "--perms", "1777", "--tmpfs", "/tmp"), f"{path} answers")
+
+
+def test_devices_of_the_host(either: Box) -> None:
+    launch = without(either.launch(), "--perms", "1777", "--tmpfs", "/dev/shm")
+    launch = without(launch, "--dev", "/dev", instead=("--dev-bind", "/dev", "/dev"))
+    refused(launch, "/dev/.* of the host is there|/dev/null was not put there")
+
+
+def test_a_dev_that_is_writable(either: Box) -> None:
+    refused(without(either.launch(), "--remount-ro", "/dev"), "/dev is not read-only")
+
+
+@as_root
+def test_kernel_settings_that_can_be_written(either: Box) -> None:
+    launch = without(either.launch(), "--seccomp", instead=("--bind", "/proc/sys", "/proc/sys", "--seccomp"))
+    refused(launch, "/proc/sys/.* can be written")
+
+
+@as_root
+def test_device_nodes_that_are_not_the_sandboxs(either: Box) -> None:
+    refused(told(either.launch(), lambda records: [*records, b"device=/usr"]), "/usr was not put there")
+
+
+def test_a_descriptor_that_would_reach_the_worker(either: Box) -> None:
+    launch = either.launch()
+    refused(msgspec.structs.replace(launch, files={**launch.files, "extra": b"x"}), "descriptor .* would reach")
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "fifo", "socket"])
+def test_a_standard_descriptor_that_is_a_file_of_the_host(either: Box, kind: str) -> None:
+    path = either.out / "f"
+    ends = socket.socketpair()
+    match kind:
+        case "file":
+            path.write_text("x")
+            fd = os.open(path, os.O_RDONLY)
+        case "folder":
+            fd = os.open(either.out, os.O_RDONLY)
+        case "fifo":
+            os.mkfifo(path)
+            fd = os.open(path, os.O_RDWR)
+        case _:
+            fd = os.dup(ends[0].fileno())
+    try:
+        for place in ("stdin", "stdout", "stderr"):
+            # Python itself does not start with a folder as its standard input.
+            with pytest.raises(BackendUnavailable, match="descriptor .* is a file of the host|is a directory"):
+                go(either.launch(), **{place: fd})
+    finally:
+        os.close(fd)
+        for end in ends:
+            end.close()
+
+
+def test_another_uid_than_the_callers(either: Box) -> None:
+    other = b"uid=%d" % (os.getuid() + 1)
+    launch = either.launch(how={"apart": False})
+    refused(told(launch, lambda records: [other if r.startswith(b"uid=") else r for r in records]), "the uid is")
+
+
+def test_a_folder_that_cannot_be_entered(either: Box) -> None:
+    refused(either.launch(cwd=str(either.ws / "absent")), "cannot enter")

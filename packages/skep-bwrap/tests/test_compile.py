@@ -1,0 +1,311 @@
+"""Compiled launches: a few whole texts, and many by an evaluator that must agree with the boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from skep_bwrap import BackendUnavailable, HostFacts, compile
+from skep_bwrap.mountinfo import Mount
+from skep_bwrap.mounts import destinations, filesystem_ops
+from skep_bwrap.ops import Bind, Op, render
+from skep_policy.boundary import Access, Boundary, Limits, PathRule, below
+from skep_policy.rules import Rules
+
+from .boundaries import FACTS, HOME, REPO, boundary, hide, protect, root
+from .evaluate import visible
+
+PRIVATE = ("/proc", "/dev", "/tmp", "/var/tmp", "/run")
+
+
+def ops_of(one: Boundary, facts: HostFacts = FACTS) -> list[Op]:
+    return filesystem_ops(one, facts, own_names=False)
+
+
+def text(one: Boundary, **how: object) -> str:
+    launch = compile(one, ["make", "test"], facts=FACTS, bwrap="/usr/bin/bwrap", **how)  # type: ignore[arg-type]
+    return " ".join(launch.args)
+
+
+def test_the_whole_text_of_an_ordinary_launch() -> None:
+    one = boundary(protects=[protect(f"{REPO}/.git")], hides=[hide(f"{HOME}/.ssh"), hide(f"{HOME}/.netrc", "file")])
+    assert text(one).split(" --") == [
+        "--unshare-user",
+        "unshare-pid",
+        "unshare-ipc",
+        "unshare-uts",
+        "unshare-cgroup-try",
+        "unshare-net",
+        "die-with-parent",
+        "cap-drop ALL",
+        "uid 0",
+        "gid 0",
+        "cap-add CAP_SETFCAP",
+        "cap-add CAP_SYS_ADMIN",
+        "ro-bind / /",
+        "proc /proc",
+        "dev /dev",
+        "perms 1777",
+        "tmpfs /dev/shm",
+        "perms 1777",
+        "tmpfs /tmp",
+        "perms 1777",
+        "tmpfs /var/tmp",
+        "perms 0755",
+        "tmpfs /run",
+        "ro-bind /dev/null /home/u/.netrc",
+        "perms 0000",
+        "tmpfs /home/u/.ssh",
+        "bind /home/u/repo /home/u/repo",
+        "ro-bind /home/u/repo/.git /home/u/repo/.git",
+        "ro-bind /usr/lib/python3/dist-packages/skep_netshim/shim.py /run/skep/netshim.py",
+        "remount-ro /home/u/.ssh",
+        "remount-ro /dev",
+        "remount-ro /run",
+        "seccomp {fd:seccomp}",
+    ]
+
+
+def test_what_the_shim_is_told_keeps_values_of_the_environment_out_of_the_evidence() -> None:
+    launch = compile(boundary(env={"TOKEN": "hush"}), ["make"], facts=FACTS, bwrap="/b")
+    assert b"env=TOKEN=hush\0" in launch.config and b"argv=make\0" in launch.config
+    assert launch.config.endswith(b"\0\0")
+    assert "hush" not in launch.evidence and "TOKEN" in launch.evidence
+    assert not any("hush" in word or "make" in word for word in (*launch.argv, *launch.args))
+
+
+def test_no_value_of_a_boundary_becomes_an_option_of_bwrap() -> None:
+    launch = compile(boundary(), ["--bind", "/", "/"], facts=FACTS, bwrap="/b")
+    assert launch.argv[launch.argv.index("--") + 1 :][:4] == (FACTS.interpreter, "-I", "-S", "/run/skep/netshim.py")
+    assert launch.argv[:4] == ("/b", "--args", "{fd:args}", "--")
+
+
+def test_filtered_egress_asks_for_the_capabilities_of_a_route_and_listeners_and_no_others() -> None:
+    words = text(boundary(allow=["a.example.com"]), proxied=True)
+    asked = {word for word in words.split() if word.startswith("CAP_")}
+    assert asked == {"CAP_SETFCAP", "CAP_SYS_ADMIN", "CAP_NET_ADMIN", "CAP_NET_BIND_SERVICE"}
+    assert "/etc/resolv.conf" in words and "/etc/hosts" in words
+
+
+def test_without_a_namespace_of_its_own_the_worker_is_the_caller_from_the_start() -> None:
+    launch = compile(boundary(allow=["a.example.com"]), ["x"], facts=FACTS, bwrap="/b", proxied=True, apart=False)
+    assert "--uid 1000 --gid 1000" in " ".join(launch.args) and "--cap-add" not in launch.args
+    assert launch.layers["transparent"] is False and launch.layers["apart"] is not True
+
+
+def test_an_open_network_is_not_unshared_and_a_filtered_one_needs_a_proxy() -> None:
+    assert "--unshare-net" not in text(boundary(allow=["*"]))
+    with pytest.raises(BackendUnavailable, match="no proxy"):
+        text(boundary(allow=["a.example.com"]))
+
+
+def test_a_machine_without_a_filter_is_refused() -> None:
+    with pytest.raises(BackendUnavailable, match="riscv64"):
+        compile(boundary(), ["x"], facts=msgspec.structs.replace(FACTS, machine="riscv64"), bwrap="/b")
+
+
+@pytest.mark.parametrize("path", ["/", "/proc", "/proc/sys", "/sys", "/sys/fs/cgroup", "/dev"])
+def test_a_root_that_opens_the_kernel_is_refused_by_name(path: str) -> None:
+    with pytest.raises(BackendUnavailable, match=f"{path} cannot be a writable root"):
+        ops_of(boundary(roots=[root(path)]))
+
+
+def test_hiding_what_the_shim_runs_from_is_refused_by_name_and_hiding_what_is_above_it_is_not() -> None:
+    facts = msgspec.structs.replace(FACTS, prefix=f"{HOME}/.py", interpreter=f"{HOME}/.py/bin/python3")
+    with pytest.raises(BackendUnavailable, match="skep's own Python"):
+        ops_of(boundary(hides=[hide(f"{HOME}/.py")]), facts)
+    ops = ops_of(boundary(hides=[hide(HOME), hide(f"{HOME}/.py/secret")]), facts)
+    assert visible(ops, f"{HOME}/.py/bin/python3").host == f"{HOME}/.py/bin/python3"
+    assert visible(ops, f"{HOME}/.py/secret/f").host is None
+    assert visible(ops, f"{HOME}/other").host is None
+
+
+def test_what_skep_runs_from_is_not_writable_even_inside_a_root() -> None:
+    facts = msgspec.structs.replace(FACTS, code=(f"{REPO}/.venv", f"{REPO}/src/skep_cli"))
+    ops = ops_of(boundary(), facts)
+    assert not visible(ops, f"{REPO}/.venv/lib/x.py").writable and not visible(ops, f"{REPO}/src/skep_cli/x").writable
+    assert visible(ops, f"{REPO}/src/other").writable
+    with pytest.raises(BackendUnavailable, match="skep itself"):
+        ops_of(boundary(roots=[root(f"{REPO}/.venv")]), facts)
+
+
+def test_a_hide_beside_a_pinned_folder_is_not_covered_by_the_pin() -> None:
+    one = boundary(protects=[protect(f"{REPO}/a/p")], hides=[hide(f"{REPO}/a/h"), hide(f"{REPO}/a/f", "file")])
+    ops = ops_of(one)
+    assert Bind(f"{REPO}/a", f"{REPO}/a", "rw") in ops
+    assert visible(ops, f"{REPO}/a/h/secret").host is None and visible(ops, f"{REPO}/a/f").host is None
+
+
+def test_folders_above_protects_and_hides_are_pinned_through_roots_within_roots() -> None:
+    one = boundary(roots=[root(REPO), root(f"{REPO}/a/b")], hides=[hide(f"{REPO}/a/b/c/h")])
+    pinned = {op.dest for op in ops_of(one) if isinstance(op, Bind) and op.mode == "rw"}
+    assert pinned == {REPO, f"{REPO}/a", f"{REPO}/a/b", f"{REPO}/a/b/c"}
+
+
+def test_a_hide_holds_at_every_place_where_the_host_has_mounted_the_same_files() -> None:
+    mounts = (Mount("8:1", "/", "/", "ext4"), Mount("8:1", "/home", "/mnt/h", "ext4"), Mount("0:9", "/", "/x", "tmpfs"))
+    ops = ops_of(boundary(hides=[hide(f"{HOME}/.ssh")]), msgspec.structs.replace(FACTS, mounts=mounts))
+    assert visible(ops, "/mnt/h/u/.ssh/key").host is None
+    assert visible(ops, "/mnt/h/u/other").host == "/mnt/h/u/other"
+
+
+@pytest.mark.parametrize(
+    ("socket", "covered"),
+    [
+        ("/srv/d.sock", True),
+        ("/run/d.sock", False),  # /run is another one
+        (f"{REPO}/d.sock", True),
+        (f"{REPO}/p/d.sock", True),
+        ("/tmp/ws/p/d.sock", True),
+        ("/tmp/ws/d.sock", True),
+        ("/tmp/d.sock", False),
+        (f"{HOME}/.ssh/agent", False),
+        ("/srv/let-in.sock", False),
+    ],
+)
+def test_sockets_are_covered_where_they_would_be_seen(socket: str, covered: bool) -> None:
+    one = boundary(
+        roots=[root(REPO), root("/tmp/ws")],
+        protects=[protect(f"{REPO}/p"), protect("/tmp/ws/p")],
+        hides=[hide(f"{HOME}/.ssh")],
+        sockets=["/srv/let-in.sock"],
+    )
+    ops = ops_of(one, msgspec.structs.replace(FACTS, sockets=(socket,)))
+    assert (Bind("/dev/null", socket, "ro") in ops) == covered
+    assert (visible(ops, socket).host == socket) == (socket == "/srv/let-in.sock")
+
+
+def test_a_socket_in_a_mapped_copy_is_covered_where_the_worker_sees_it() -> None:
+    one = boundary(mapped={REPO: "/state/copy"})
+    ops = ops_of(one, msgspec.structs.replace(FACTS, sockets=("/state/copy/d.sock",)))
+    assert visible(ops, f"{REPO}/d.sock").host is None and visible(ops, "/state/copy/d.sock").host is None
+    assert visible(ops, f"{REPO}/f").host == "/state/copy/f"
+
+
+def test_destinations_name_every_mount_point_below_a_root_as_the_host_sees_it() -> None:
+    one = boundary(
+        roots=[root(REPO), root(f"{REPO}/inner")], protects=[protect(f"{REPO}/a/p")], mapped={REPO: "/state/copy"}
+    )
+    found = set(destinations(ops_of(one), one))
+    assert {
+        ("/state/copy", "/state/copy/inner"),
+        ("/state/copy", "/state/copy/a"),
+        ("/state/copy", "/state/copy/a/p"),
+    } == found
+
+
+def test_memory_bounds_what_is_kept_in_memory() -> None:
+    words = text(boundary(limits=Limits(memory=1 << 30)))
+    for folder in ("/tmp", "/var/tmp", "/dev/shm", "/run"):
+        assert f"--size {1 << 30} --tmpfs {folder}" in words
+
+
+def test_limits_a_process_carries() -> None:
+    limits = Limits(memory=1 << 30, processes=64, file_size=1 << 20)
+
+    def records(**how: bool) -> list[bytes]:
+        config = compile(boundary(limits=limits), ["x"], facts=FACTS, bwrap="/b", **how).config
+        return [record for record in config.split(b"\0") if record.startswith(b"rlimit=")]
+
+    common = [b"rlimit=CORE 1", b"rlimit=FSIZE 1048576", b"rlimit=NPROC 64"]
+    assert records(memory_rlimit=False) == common
+    assert sorted(records(memory_rlimit=True)) == sorted([*common, b"rlimit=DATA 1073741824"])
+
+
+def test_more_paths_than_bwrap_takes_are_one_line_with_a_remedy() -> None:
+    many = [hide(f"/data/{number}", "file") for number in range(20_000)]
+    with pytest.raises(BackendUnavailable, match="too many single paths; hide or protect folders"):
+        text(boundary(hides=many))
+    assert text(boundary(hides=many[:2000])).count("/dev/null") == 2000
+
+
+NAMES = ("a", "b", "c")
+
+
+@st.composite
+def boundaries(draw: st.DrawFn) -> Boundary:
+    """Small trees with every kind of rule inside every other, as `resolve` may make them."""
+
+    def path(least: int = 1) -> str:
+        names = draw(st.lists(st.sampled_from(NAMES), min_size=least, max_size=3))
+        return draw(st.sampled_from(["/home/u", "/srv", "/tmp", "/run", "/var/tmp"])) + "".join("/" + n for n in names)
+
+    def some(kind: Access) -> list[PathRule]:
+        paths = draw(st.lists(st.builds(path), max_size=4, unique=True))
+        return [PathRule(one, kind, "dir") for one in paths]
+
+    roots, hides = some(Access.WRITE), some(Access.HIDDEN)
+    mapped = {rule.path: "/state" + rule.path for rule in roots[:1] if draw(st.booleans())}
+    return boundary(
+        roots=roots,
+        protects=some(Access.READ),
+        hides=[rule for rule in hides if rule.path not in {root.path for root in roots}],
+        mapped=mapped,
+        read=draw(st.sampled_from(["host", "minimal"])),
+        reads=[PathRule("/usr", Access.READ, "dir"), PathRule("/srv", Access.READ, "dir")],
+    )
+
+
+def every_path() -> Iterable[str]:
+    for base in ("/home/u", "/srv", "/usr"):
+        level = [base]
+        for _ in range(3):
+            yield from level
+            level = [f"{path}/{name}" for path in level for name in NAMES]
+
+
+PATHS = list(every_path())
+
+
+@given(boundaries())
+def test_the_mounts_give_what_the_boundary_says(one: Boundary) -> None:
+    ops = ops_of(one)
+    # A root inside a protect loses to it, and inside a hide as well there is then nothing to show: less, never more.
+    odd = any(below(root.path, rule.path) for root in one.roots for rule in one.protects)
+    for path in PATHS:
+        seen, access = visible(ops, path), one.access_to(path)
+        found = Access.HIDDEN if seen.host is None else Access.WRITE if seen.writable else Access.READ
+        assert found == access or (odd and found < access), path
+        assert seen.host is not None or not seen.writable, path
+
+
+@given(boundaries())
+def test_what_a_root_shows_comes_from_its_own_folder(one: Boundary) -> None:
+    ops = ops_of(one)
+    for rule in one.roots:
+        if one.access_to(rule.path) == Access.WRITE:
+            source = next(
+                (one.mapped[seen] + rule.path[len(seen) :] for seen in one.mapped if below(rule.path, seen)), rule.path
+            )
+            assert visible(ops, rule.path).host == source
+
+
+@given(boundaries())
+def test_no_folder_on_the_way_to_a_protect_or_hide_can_be_moved(one: Boundary) -> None:
+    points = {op.dest for op in ops_of(one)}
+    for rule in (*one.protects, *one.hides):
+        folder = rule.path
+        while one.access_to(rule.path) == rule.access and (folder := folder.rpartition("/")[0]):
+            assert folder in points or one.access_to(folder) != Access.WRITE
+
+
+@given(boundaries())
+def test_the_same_boundary_gives_the_same_bytes_however_its_rules_are_ordered(one: Boundary) -> None:
+    turned = msgspec.structs.replace(
+        one, roots=one.roots[::-1], protects=one.protects[::-1], hides=one.hides[::-1], reads=one.reads[::-1]
+    )
+    assert render(ops_of(one)) == render(ops_of(turned))
+
+
+@given(boundaries(), st.lists(st.sampled_from(PATHS), max_size=6))
+def test_no_socket_of_the_host_is_seen_unless_let_in(one: Boundary, sockets: list[str]) -> None:
+    ops = ops_of(one, msgspec.structs.replace(FACTS, sockets=tuple(sorted(set(sockets)))))
+    for path in (*PATHS, *sockets):
+        assert visible(ops, path).host not in sockets
+
+
+def test_rules_of_the_network_do_not_touch_the_mounts() -> None:
+    assert ops_of(boundary()) == ops_of(boundary(rules=Rules.build(["a.example.com"])))

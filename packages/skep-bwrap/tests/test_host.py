@@ -1,0 +1,180 @@
+"""What is read of a host: sockets, mounts, cgroups, plans, and which bwrap is trusted."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+from skep_bwrap import BackendUnavailable, HostFacts, find_bwrap
+from skep_bwrap.cgroup import hierarchies, settings
+from skep_bwrap.guardian import Plan, count
+from skep_bwrap.mountinfo import aliases, parse, single_files
+from skep_bwrap.sockets import census, parse_census
+from skep_policy.boundary import Limits
+
+TABLE = """Num       RefCount Protocol Flags    Type St Inode Path
+ffff888004a2d000: 00000002 00000000 00010000 0001 01 17030 /run/listening
+ffff888004a2d001: 00000003 00000000 00000000 0001 03 17031 /run/connected
+ffff888004a2d002: 00000002 00000000 00000000 0002 01 17032 /run/datagram
+ffff888004a2d003: 00000002 00000000 00010000 0005 01 17033 /run/seqpacket with a space
+ffff888004a2d004: 00000002 00000000 00010000 0001 01 17034 @abstract
+ffff888004a2d005: 00000002 00000000 00010000 0001 01 17035 relative.sock
+ffff888004a2d006: 00000002 00000000 00010000 0001 01 17036 /run/form\x0cfeed
+ffff888004a2d007: 00000002 00000000 00000000 0002 01 17037
+"""
+
+MOUNTS = """22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
+23 22 0:5 / /proc rw - proc proc rw
+24 22 8:1 /home /mnt/with\\040space rw - ext4 /dev/sda1 rw
+25 22 0:30 /docker.sock /srv/docker.sock rw - tmpfs tmpfs rw
+26 22 0:31 / /net rw - nfs4 server:/ rw
+27 22 0:31 /x.sock /net/x.sock rw - nfs4 server:/ rw
+28 22 0:32 /y /fuse/y rw - fuse.sshfs y rw
+"""
+
+
+def test_a_census_lists_who_can_be_spoken_to() -> None:
+    assert parse_census(TABLE) == [
+        "/run/datagram",
+        "/run/form\x0cfeed",
+        "/run/listening",
+        "/run/seqpacket with a space",
+        "relative.sock",
+    ]
+    assert parse_census("") == [] and parse_census("Num RefCount\n") == []
+
+
+def test_the_census_of_this_host_finds_sockets_however_they_were_bound(tmp_path: Path) -> None:
+    folder = os.path.realpath(tmp_path)
+    here = os.getcwd()
+    with socket.socket(socket.AF_UNIX) as absolute, socket.socket(socket.AF_UNIX) as relative:
+        absolute.bind(folder + "/absolute")
+        absolute.listen()
+        os.chdir(folder)
+        try:
+            relative.bind("relative")
+            relative.listen()
+            found = census()
+        finally:
+            os.chdir(here)
+        assert {folder + "/absolute", folder + "/relative"} <= set(found)
+    os.unlink(folder + "/absolute")
+    assert folder + "/absolute" not in census()
+
+
+def test_mounts_are_read_with_their_escapes_undone() -> None:
+    points = [mount.point for mount in parse(MOUNTS)]
+    assert points == ["/", "/proc", "/mnt/with space", "/srv/docker.sock", "/net", "/net/x.sock", "/fuse/y"]
+
+
+def test_the_same_file_is_found_at_its_other_places() -> None:
+    mounts = parse(MOUNTS)
+    assert aliases(mounts, "/home/u/.ssh") == ["/mnt/with space/u/.ssh"]
+    assert aliases(mounts, "/mnt/with space/u/.ssh") == ["/home/u/.ssh"]
+    assert aliases(mounts, "/etc/x") == [] and aliases(mounts, "/proc/1") == [] and aliases((), "/x") == []
+
+
+def test_an_alias_below_another_mount_is_none() -> None:
+    mounts = parse(MOUNTS + "29 24 0:40 / /mnt/with\\040space/u rw - tmpfs t rw\n")
+    assert aliases(mounts, "/home/u/.ssh") == []
+
+
+def test_a_socket_mounted_by_itself_is_a_candidate_and_a_dead_server_is_not_asked() -> None:
+    assert single_files(parse(MOUNTS)) == ["/mnt/with space", "/srv/docker.sock"]
+
+
+def test_gathered_facts_are_complete_on_this_host() -> None:
+    facts = HostFacts.gather()
+    assert os.access(facts.interpreter, os.X_OK) and os.path.isdir(facts.prefix) and os.path.isfile(facts.shim)
+    assert set(facts.namespaces) >= {"user", "mnt", "pid", "ipc", "uts", "net"}
+    assert facts.private and all(os.path.isdir(path) for path in facts.private)
+    assert facts.mounts and any(path.endswith("skep_bwrap") for path in facts.code)
+
+
+CGROUP1 = "31 30 0:27 / /cg/pids rw - cgroup cgroup rw,pids\n32 30 0:28 / /cg/memory rw - cgroup cgroup rw,memory\n"
+CGROUP2 = "30 22 0:26 / /cg rw - cgroup2 cgroup2 rw\n"
+
+
+def test_hierarchies_of_both_versions() -> None:
+    own = "3:pids:/a\n2:memory:/\n0::/user.slice/x.scope\n"
+    assert hierarchies(CGROUP1, own) == {"pids": "/cg/pids/a", "memory": "/cg/memory"}
+    assert hierarchies(CGROUP2, "0::/user.slice/x.scope\n") == {"": "/cg/user.slice/x.scope"}
+    assert hierarchies("", own) == {}
+
+
+def test_what_is_written_for_a_limit() -> None:
+    limits = Limits(memory=1 << 20, processes=7)
+    assert settings(limits, 1) == {
+        "pids": [("pids.max", "7")],
+        "memory": [("memory.limit_in_bytes", "1048576")],
+    }
+    assert settings(limits, 2)["memory"][0] == ("memory.max", "1048576")
+    assert settings(Limits(), 2) == {}
+
+
+def test_counters_of_events(tmp_path: Path) -> None:
+    (tmp_path / "memory.events").write_text("low 0\noom 3\noom_kill 2\noom_group_kill 9\n")
+    assert count(str(tmp_path / "memory.events"), "oom_kill") == 2
+    assert count(str(tmp_path / "memory.events"), "max") == 0 and count(str(tmp_path / "absent"), "x") == 0
+
+
+def test_a_plan_keeps_order_odd_bytes_and_equals_signs() -> None:
+    plan = Plan(b"argv=/b\0argv=a=b\0argv=\xff\0wall=1.5\0keep=3\0keep=4\0\0")
+    assert plan.many("argv") == ["/b", "a=b", os.fsdecode(b"\xff")]
+    assert plan.number("keep") == 4 and plan.number("tty") is None and plan.many("tty") == []
+
+
+def program(folder: Path, mode: int = 0o755) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "bwrap"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(mode)
+    return path
+
+
+def test_the_first_bwrap_on_path_is_taken_by_its_real_path(tmp_path: Path) -> None:
+    real = program(tmp_path / "real")
+    (tmp_path / "link").mkdir()
+    (tmp_path / "link/bwrap").symlink_to(real)
+    environ = {"PATH": f"relative:{tmp_path / 'absent'}:{tmp_path / 'link'}:/usr/bin"}
+    assert find_bwrap(environ=environ) == os.path.realpath(real)
+
+
+def test_a_bwrap_that_a_worker_could_have_planted_is_passed_over(tmp_path: Path) -> None:
+    planted, own = program(tmp_path / "ws/.venv/bin"), program(tmp_path / "own")
+    environ = {"PATH": f"{planted.parent}:{own.parent}"}
+    assert find_bwrap(environ=environ) == str(planted)
+    assert find_bwrap(environ=environ, untrusted=[str(tmp_path / "ws")]) == str(own)
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/bwrap").symlink_to(planted)
+    environ = {"PATH": f"{tmp_path / 'links'}:{own.parent}"}
+    assert find_bwrap(environ=environ, untrusted=[str(tmp_path / "ws")]) == str(own)
+    with pytest.raises(BackendUnavailable, match="written by the worker"):
+        find_bwrap(environ={}, explicit=str(planted), untrusted=[str(tmp_path / "ws")])
+
+
+@pytest.mark.parametrize(
+    ("mode", "words", "check"),
+    [(0o757, "written by everybody", "bwrap"), (0o4755, "setuid", "bwrap-setuid")],
+)
+def test_a_bwrap_that_is_not_to_be_trusted_is_refused(tmp_path: Path, mode: int, words: str, check: str) -> None:
+    path = program(tmp_path, mode)
+    with pytest.raises(BackendUnavailable, match=words) as caught:
+        find_bwrap(environ={}, explicit=str(path))
+    assert caught.value.check == check
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_a_bwrap_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    path = program(tmp_path)
+    os.chown(path, 1, 1)
+    with pytest.raises(BackendUnavailable, match="neither to root nor to you"):
+        find_bwrap(environ={"PATH": str(tmp_path)})
+
+
+def test_no_bwrap_at_all_says_how_to_install_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("skep_bwrap.find.bundled_bwrap", lambda: None)
+    with pytest.raises(BackendUnavailable, match="not installed; `apt install bubblewrap`"):
+        find_bwrap(environ={"PATH": str(tmp_path)})
