@@ -16,7 +16,7 @@ from . import audit, branch, patch, record, repository
 from .branch import Branch, Builder, Identity, Kept
 from .errors import SkepError
 from .hostgit import Git, GitFailed, find_git, user_config
-from .record import Run, Verdict
+from .record import Run, Trees, Verdict
 from .render import Page, count, visible
 from .repository import Repository
 from .state import RunFolder, Runs, gather, guarded, read_file
@@ -87,26 +87,31 @@ def approve(folder: RunFolder, facts: Facts, *, force: bool, page: Page) -> None
         raise SkepError(f"run {run.id} changed nothing: there is nothing to approve")
     _may(run, force=force)
     program = find_git(facts.environ)
-    git = Git(program, folder.git)
-    try:
-        same = patch.matches(git, run.trees.baseline, run.trees.result, folder.patch)
-    except GitFailed as error:
-        raise SkepError(f"the objects of {run.id} are not all there any more ({error.message})") from None
-    if not same:
-        raise SkepError(f"the objects of {run.id} are not those of its patch.diff; nothing was done")
+    found = _repository(run, program, facts) if run.trees.repository else None
+    _same_objects(run, run.trees, folder, program)
     forced = run.verification.outcome != "passed" or run.state != "completed"
     run.verdict = Verdict("approved", audit.now(), forced)
-    if not run.trees.repository:
+    if found is None:
         _record(folder, run)
         where, what = shlex.quote(run.repo), shlex.quote(str(folder.patch))
         page.line(f"run {run.id} is approved; {run.repo} is no git repository, so there is no branch")
         page.line(f"apply it: cd {where} && git apply {what}")
         return
-    found = _repository(run, program, facts)
     made = _branch(folder, run, found, program, facts)
     run.verdict.branch, run.verdict.commit = made.name, made.commit
     _record(folder, run)
     _tell(run, made, found, page)
+
+
+def _same_objects(run: Run, trees: Trees, folder: RunFolder, program: str) -> None:
+    """The patch on record is the difference of the trees on record. Raises SkepError."""
+    assert trees.result is not None
+    try:
+        same = patch.matches(Git(program, folder.git), trees.baseline, trees.result, folder.patch)
+    except GitFailed as error:
+        raise SkepError(f"{run.repo} no longer has what {run.id} started from ({error.message})") from None
+    if not same:
+        raise SkepError(f"the objects of {run.id} are not those of its patch.diff; nothing was done")
 
 
 def _may(run: Run, *, force: bool) -> None:

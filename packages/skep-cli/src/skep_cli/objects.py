@@ -126,7 +126,7 @@ class Store:
                 process.kill()
                 raise
             finally:
-                process.wait()
+                process.communicate()
             if process.returncode != 0:
                 errors.seek(0)
                 raise failure("index-pack", process.returncode, errors.read(1 << 16))

@@ -98,10 +98,11 @@ class Lock:
                 return False
             os.close(fd)
 
-    def release(self) -> None:
-        """The file is gone and the lock with it."""
+    def release(self, *, keep: bool = False) -> None:
+        """The file is gone and the lock with it; `keep` leaves the file, for whom it told something."""
         if self._fd >= 0:
-            self._path.unlink(missing_ok=True)
+            if not keep:
+                self._path.unlink(missing_ok=True)
             os.close(self._fd)
             self._fd = -1
 
@@ -143,7 +144,7 @@ class RunFolder:
         """Whether a process works on it at this moment."""
         probe = Lock(self.path / "lock")
         if probe.take(wait=False, create=False):
-            probe.release()
+            probe.release(keep=True)
             return False
         return (self.path / "lock").exists()
 

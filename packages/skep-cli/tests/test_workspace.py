@@ -1,0 +1,224 @@
+"""The copy has everything, shares nothing, and the original is as it was."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from pathlib import Path
+
+import pytest
+from skep_cli.listing import Listing, scan, stamp_of
+from skep_cli.workspace import Copier, Copy, settle
+
+
+def copied(source: Path, target: Path) -> Copy:
+    return Copier().copy(source, target)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    source = tmp_path / "source"
+    source.mkdir()
+    return source
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "target"
+
+
+def test_contents_modes_and_times_are_those_of_the_original(source: Path, target: Path) -> None:
+    (source / "d").mkdir(mode=0o750)
+    for name, mode in (("d/a", 0o640), ("x", 0o755), ("ro", 0o444)):
+        (source / name).write_text(name)
+        (source / name).chmod(mode)
+        os.utime(source / name, ns=(1_500_000_000_123_456_789, 1_400_000_000_987_654_321))
+    os.utime(source / "d", ns=(1, 1_300_000_000_000_000_001))
+    made = copied(source, target)
+    for name in ("d/a", "x", "ro", "d"):
+        was, now = (source / name).stat(), (target / name).stat()
+        assert (was.st_mode, was.st_mtime_ns) == (now.st_mode, now.st_mtime_ns), name
+        if name != "d":
+            assert (target / name).read_text() == name
+            assert made.listing.files[name] == stamp_of(now) and made.sources[name] == stamp_of(was)
+    assert made.bytes == 6
+
+
+def test_links_stay_links_whatever_they_point_to(source: Path, target: Path) -> None:
+    for name, to in (
+        ("absolute", "/etc/passwd"),
+        ("dangling", "nowhere"),
+        ("folder", "."),
+        ("loop", "loop"),
+        ("raw", os.fsdecode(b"\xff")),
+    ):
+        (source / name).symlink_to(to)
+    copied(source, target)
+    for name in ("absolute", "dangling", "folder", "loop", "raw"):
+        assert os.readlink(target / name) == os.readlink(source / name)
+
+
+def test_hard_links_are_not_shared_with_the_original_or_each_other(source: Path, target: Path) -> None:
+    (source / "a").write_text("one")
+    os.link(source / "a", source / "b")
+    copied(source, target)
+    (target / "a").write_text("two")
+    assert [(folder / name).read_text() for folder in (source, target) for name in "ab"] == ["one", "one", "two", "one"]
+
+
+def test_git_is_copied_and_not_listed(source: Path, target: Path) -> None:
+    (source / ".git/objects").mkdir(parents=True)
+    (source / ".git/objects/x").write_text("object")
+    (source / ".git/index.lock").write_text("somebody is at it")
+    (source / "nested/.git").mkdir(parents=True)
+    (source / "nested/.git/HEAD").write_text("ref")
+    (source / "nested/f").write_text("f")
+    (source / "f").write_text("f")
+    made = copied(source, target)
+    assert (target / ".git/objects/x").read_text() == "object" and (target / "nested/.git/HEAD").exists()
+    assert not (target / ".git/index.lock").exists()
+    assert made.listing.files.keys() == {"f", "nested/f"} and made.listing.nested == ["nested"]
+
+
+def test_sockets_and_pipes_are_left_out_and_told(source: Path, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(source)
+    os.mkfifo(source / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind("sock")
+        made = copied(source, target)
+    assert os.listdir(target) == []
+    assert {(finding.path, finding.detail.split(",")[0]) for finding in made.listing.findings} == {
+        ("pipe", "a pipe"),
+        ("sock", "a socket"),
+    }
+
+
+def test_set_id_bits_do_not_come_along(source: Path, target: Path) -> None:
+    (source / "tool").write_text("x")
+    (source / "tool").chmod(0o6755)
+    (source / "d").mkdir()
+    (source / "d").chmod(0o2775)
+    copied(source, target)
+    assert stat.S_IMODE((target / "tool").stat().st_mode) == 0o755
+    assert stat.S_IMODE((target / "d").stat().st_mode) == 0o775
+
+
+def test_a_sparse_file_stays_sparse(source: Path, target: Path) -> None:
+    with (source / "sparse").open("wb") as file:
+        file.truncate(64 << 20)
+        file.seek(32 << 20)
+        file.write(b"middle")
+        file.truncate(64 << 20)
+    copied(source, target)
+    info = (target / "sparse").stat()
+    assert info.st_size == 64 << 20 and info.st_blocks * 512 < 1 << 20
+    with (target / "sparse").open("rb") as file:
+        file.seek(32 << 20)
+        assert file.read(6) == b"middle" and file.read(1) == b"\0"
+
+
+def test_skeps_own_state_inside_the_tree_is_not_copied(source: Path, target: Path) -> None:
+    state = source / ".state/skep"
+    state.mkdir(parents=True)
+    (state / "run").write_text("x")
+    info = state.stat()
+    made = Copier(skip=frozenset({(info.st_dev, info.st_ino)})).copy(source, target)
+    assert (target / ".state").is_dir() and not (target / ".state/skep").exists()
+    assert [finding.detail for finding in made.listing.findings] == ["skep's own state"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_what_you_cannot_read_is_left_out_and_told(source: Path, target: Path) -> None:
+    (source / "file").write_text("x")
+    (source / "file").chmod(0)
+    (source / "folder").mkdir(mode=0)
+    (source / "fine").write_text("x")
+    made = copied(source, target)
+    (source / "folder").chmod(0o700)
+    assert (target / "fine").exists() and not (target / "file").exists()
+    assert {finding.path for finding in made.listing.findings} == {"file", "folder"}
+
+
+def test_names_of_every_kind_are_copied(source: Path, target: Path) -> None:
+    names = [
+        os.fsdecode(name) for name in (b"new\nline", b"\xff\xfe", b" ", b"-rf", b"$(x)", b"'", b"\x1b[31m", b"a" * 255)
+    ]
+    for name in names:
+        (source / name).write_text(name, errors="surrogateescape")
+    made = copied(source, target)
+    assert sorted(os.listdir(target)) == sorted(names) == sorted(made.listing.files)
+
+
+def test_the_original_is_not_touched(repo: Path, target: Path) -> None:
+    def stamps() -> dict[str, tuple[int, int, int]]:
+        paths = [repo, *repo.rglob("*")]
+        return {str(p): (p.lstat().st_mtime_ns, p.lstat().st_ctime_ns, p.lstat().st_mode) for p in paths}
+
+    before = stamps()
+    copied(repo, target)
+    assert stamps() == before
+
+
+def test_a_target_that_exists_is_not_written_into(source: Path, target: Path) -> None:
+    target.mkdir()
+    with pytest.raises(FileExistsError):
+        copied(source, target)
+
+
+def test_after_it_has_settled_every_change_gets_another_ctime(source: Path, target: Path) -> None:
+    for number in range(50):
+        (source / f"f{number}").write_text("before")
+        made = Copier().copy(source, target / str(number)) if target.exists() else None
+        if made is None:
+            target.mkdir()
+            made = Copier().copy(source, target / str(number))
+        settle(made.listing)
+        changed = target / str(number) / f"f{number}"
+        stamp = made.listing.files[f"f{number}"]
+        fd = os.open(changed, os.O_WRONLY)
+        os.write(fd, b"beford")
+        os.utime(fd, ns=(stamp.mtime_ns, stamp.mtime_ns))
+        os.close(fd)
+        now = stamp_of(changed.lstat())
+        assert (now.size, now.mtime_ns, now.ino) == (stamp.size, stamp.mtime_ns, stamp.ino)
+        assert now.ctime_ns != stamp.ctime_ns
+
+
+def test_a_scan_opens_what_was_closed_and_follows_nothing(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    (outside / "d").mkdir(parents=True)
+    (outside / "d/secret").write_text("x")
+    outside.chmod(0o711)
+    tree = tmp_path / "tree"
+    (tree / "closed/deep").mkdir(parents=True)
+    (tree / "closed/deep/f").write_text("x")
+    (tree / "link").symlink_to(outside)
+    (tree / "closed/deep").chmod(0)
+    (tree / "closed").chmod(0)
+    os.mkfifo(tree / "pipe")
+    found = scan(tree)
+    assert found.files.keys() == {"closed/deep/f", "link"}
+    assert [(finding.kind, finding.path) for finding in found.findings] == [("special", "pipe")]
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o711
+
+
+def test_a_path_longer_than_a_patch_can_hold_is_told(tmp_path: Path) -> None:
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(25):
+        os.mkdir("x" * 200, dir_fd=here)
+        deeper = os.open("x" * 200, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = deeper
+    os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+    found = scan(tmp_path)
+    assert not found.files
+    assert {finding.kind for finding in found.findings} <= {"too-long", "unreadable"} and found.findings
+
+
+def test_findings_are_bounded() -> None:
+    listing = Listing()
+    for number in range(5000):
+        listing.report("special", str(number), "x")
+    assert len(listing.findings) == 1000
