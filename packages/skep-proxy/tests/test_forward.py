@@ -323,7 +323,8 @@ def test_answer_before_the_request_is_complete_ends_the_connection(setup: Setup,
     client = setup.client(
         get(origin.port, fields="Content-Length: 100000000\r\n").replace(b"GET", b"PUT") + b"x" * 70000
     )
-    assert read_all(client) == b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n\r\nbig"
+    answer = read_all(client)
+    assert answer.startswith(b"HTTP/1.1 413 Too Large\r\nContent-Length: 3\r\n") and answer.endswith(b"\r\n\r\nbig")
     assert setup.events.wait(lambda events: len(events.closed) == 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import socket
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import anyio
 from skep_policy import PolicyError, parse_duration
 
 from .config import DEFAULT_ADDRESS, Place, Settings, flag_listeners
-from .daemon import Daemon, Options, fail, read_settings
+from .daemon import SIGNALS, Daemon, Options, fail, read_settings
 from .engine import Stats
 from .server import BACKLOG, bind_tcp, bind_unix, remove_socket
 from .systemd import activated, notify
@@ -77,12 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (PolicyError, UpstreamError) as error:
         fail(str(error))
         return USAGE
+    signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         return _serve(options, settings, upstream, passed)
     except OSError as error:
         return fail(str(error))
-    except KeyboardInterrupt:
-        return 130
 
 
 def _options(arguments: argparse.Namespace, passed: Sequence[str]) -> Options:

@@ -29,7 +29,7 @@ _SIZE = re.compile(rb"([0-9a-fA-F]{1,15})(?:;[\t\x20-\x7e\x80-\xff]*)?")
 class ChunkedFilter:
     """A flow's filter. With `reframe` it passes on chunks, else only what is in them."""
 
-    __slots__ = ("_buffer", "_left", "_reframe", "_step", "_trailers", "rest", "state")
+    __slots__ = ("_buffer", "_left", "_reframe", "_step", "_trailers", "_trailers_size", "rest", "state")
 
     def __init__(self, *, reframe: bool) -> None:
         self.state = "more"
@@ -39,6 +39,7 @@ class ChunkedFilter:
         self._left = 0
         self._step = "size"
         self._trailers: list[bytes] = []
+        self._trailers_size = 0
 
     def feed(self, data: bytes) -> bytes:
         """What goes on. Raises BadMessage."""
@@ -75,7 +76,7 @@ class ChunkedFilter:
 
     def _check_length(self, length: int) -> None:
         limit = MAX_TRAILERS if self._step == "trailers" else MAX_LINE
-        if length + sum(map(len, self._trailers)) > limit:
+        if length + self._trailers_size > limit:
             raise BadMessage("a chunk line or trailer section that is too long")
 
     def _line(self, line: bytes, out: list[bytes]) -> None:
@@ -91,6 +92,7 @@ class ChunkedFilter:
             self._step = "data" if self._left else "trailers"
         elif line:
             self._trailers.append(line + b"\r\n")
+            self._trailers_size += len(line) + 2
         else:
             self.state = "done"
             if self._reframe:

@@ -27,6 +27,11 @@ from .server import Proxy
 from .serving import drained
 from .upstream import Upstream
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Blocked from the start of the process until `Daemon.run` receives them, so that none that comes early is lost or
+kills.
+"""
+
 METRICS_PATIENCE = 5.0
 """Seconds for a scraper to send its request."""
 
@@ -146,7 +151,8 @@ class Daemon:
             Thread(target=self._serve_metrics, args=(metrics_socket,), daemon=True).start()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._keep_publishing)
-            with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            with anyio.open_signal_receiver(*SIGNALS) as signals:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
                 systemd.notify(self._environ, "READY=1", f"STATUS=serving {len(self._rules)} listeners")
                 async for number in signals:
                     if number == signal.SIGHUP:

@@ -18,11 +18,12 @@ MAX_HEAD = 16384
 class HopTunnel:
     """Dials the upstream proxy for an owner and sends CONNECT; the owner gets the socket when the tunnel stands."""
 
-    __slots__ = ("_attempt", "_dialer", "_hop", "_owner", "_sock", "_where", "over")
+    __slots__ = ("_attempt", "_dialer", "_head", "_hop", "_owner", "_sock", "_where", "over")
 
     def __init__(self, dialer: Dialer, hop: Hop, host: str, port: int, owner: Owner) -> None:
         self._dialer = dialer
         self._hop = hop
+        self._head = b""
         self._where = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
         self._owner = owner
         self._attempt: Attempt | None = None
@@ -58,15 +59,18 @@ class HopTunnel:
         if sock is None or not mask & READ:
             return
         try:
-            # Looked at first, so that not one byte of the tunnel behind it is taken out of the socket.
-            seen = sock.recv(MAX_HEAD, socket.MSG_PEEK)
-            end = http1.head_end(seen)
-            if end < 0:
-                if not seen or len(seen) == MAX_HEAD:
-                    self._fail("hung up" if not seen else "sent an endless answer")
-                return
-            sock.recv(end)
-            response = http1.parse_response(seen[:end])
+            while True:
+                # Looked at first, so that not one byte of the tunnel behind the head is taken out of the socket.
+                seen = sock.recv(MAX_HEAD, socket.MSG_PEEK)
+                before = len(self._head)
+                end = http1.head_end(self._head + seen, before)
+                self._head += sock.recv(end - before if end >= 0 else len(seen))
+                if end >= 0:
+                    break
+                if not seen or len(self._head) > MAX_HEAD:
+                    self._fail("sent an endless answer" if seen else "hung up")
+                    return
+            response = http1.parse_response(self._head)
         except BlockingIOError:
             return
         except OSError as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import select
 import sys
+from _thread import allocate_lock
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from time import monotonic
@@ -135,6 +136,8 @@ class Loop:
         self._queues: list[Deadlines] = []
         self._submitted: deque[Callback] = deque()
         self._stopped = False
+        self._closed = False
+        self._wake_lock = allocate_lock()
         self._poller = _Poller()
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
@@ -204,7 +207,9 @@ class Loop:
         self._handlers.clear()
         self._poller.close()
         os.close(self._wake_out)
-        os.close(self._wake_in)
+        with self._wake_lock:
+            self._closed = True
+            os.close(self._wake_in)
 
     def abort(self) -> None:
         """The loop outlives a fault in its own wake-up handler."""
@@ -216,10 +221,13 @@ class Loop:
         return -1 if first is None else max(0.0, first - monotonic())
 
     def _wake(self) -> None:
-        try:
-            os.write(self._wake_in, b"\0")
-        except BlockingIOError:
-            pass  # full: a wake-up is on its way
+        with self._wake_lock:  # a thread that comes late must not write to a descriptor that is someone else's by now
+            if self._closed:
+                return
+            try:
+                os.write(self._wake_in, b"\0")
+            except BlockingIOError:
+                pass  # full: a wake-up is on its way
 
     def _woken(self, _mask: int) -> None:
         try:

@@ -49,7 +49,7 @@ class RoundTrip:
     """`bytes_in` and `bytes_out` are what the client got and what was sent for it, heads included."""
 
     __slots__ = (
-        *("_head_in", "_head_out", "answered", "buffer", "client", "down", "engine", "inbound"),
+        *("_head_in", "_head_out", "_looked", "answered", "buffer", "client", "down", "engine", "inbound"),
         *("must_close", "over", "owner", "request", "reusable", "up", "up_failed", "upstream"),
     )
 
@@ -72,6 +72,7 @@ class RoundTrip:
         self.over = False
         self.reusable = True
         self.must_close = not request.keep_alive
+        self._looked = 0
         self._head_in = 0
         self._head_out = 0
 
@@ -128,7 +129,8 @@ class RoundTrip:
 
     def _read_response(self) -> None:
         while self.down is None and not self.over:
-            end = http1.head_end(self.buffer)
+            end = http1.head_end(self.buffer, self._looked)
+            self._looked = 0 if end >= 0 else len(self.buffer)
             if end >= 0:
                 head, self.buffer = self.buffer[:end], self.buffer[end:]
                 try:

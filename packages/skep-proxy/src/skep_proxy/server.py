@@ -59,6 +59,7 @@ class Proxy:
 
     def listen_tcp(self, host: str, port: int, rules: Rules) -> tuple[str, int]:
         """Serve on a TCP address; port 0 picks one. Returns the address. Raises OSError."""
+        self._still_open()
         sock = bind_tcp(host, port)
         try:
             return self._listen(sock, rules)
@@ -71,6 +72,7 @@ class Proxy:
 
         Who may connect is decided by `mode` from the first moment. Listeners may be handed over on it (see `handoff`).
         """
+        self._still_open()
         sock, made = bind_unix(os.fspath(path), mode)
         try:
             self._listen(sock, rules, path=made)
@@ -83,6 +85,7 @@ class Proxy:
         """Serve on a socket made elsewhere: a listening one, or for kind "dns" a bound UDP one. The proxy owns it
         from here on.
         """
+        self._still_open()
         if kind != "dns":
             self._listen(sock, rules, kind=kind)
             return
@@ -93,6 +96,7 @@ class Proxy:
         """One end of a connection on which a sandbox hands over listeners (see `handoff`); they carry `rules` and
         live until every copy of this end is closed.
         """
+        self._still_open()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self.adopt(ours, rules)
         return theirs
@@ -174,6 +178,10 @@ class Proxy:
         self._engine.dialer.own_ports.add(port)
         return host, port
 
+    def _still_open(self) -> None:
+        if self._closed:
+            raise RuntimeError("this proxy is closed")
+
     def _add(self, listener: Listener | Datagrams) -> None:
         self._listeners.append(listener)
         self._engine.loop.submit(listener.start)
@@ -186,7 +194,8 @@ class Proxy:
         done = Event()
         self._engine.loop.submit(callback)
         self._engine.loop.submit(done.set)
-        done.wait()
+        while not done.wait(1) and self._thread.is_alive():
+            pass  # closed in the meantime: what was to be done is done
 
     def _run(self) -> None:
         # Signals belong to the main thread; SIGPIPE of a splice to a closed socket must not end a process that

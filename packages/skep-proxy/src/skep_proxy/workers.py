@@ -93,7 +93,7 @@ class Crew:
         code = 70
         try:
             os.close(writing)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
             code = self._work(number, reading)
         finally:
             os._exit(code)  # never back into the parent's stack

@@ -1,0 +1,258 @@
+"""`skep-proxy serve` as a process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from skep_proxy.testing import Origin, read_all, wait_until
+
+Address = tuple[str, int]
+
+
+class Server:
+    """A running command; `lines` is what it said on stderr so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+        self.process = process
+        self._log = log
+
+    @property
+    def lines(self) -> str:
+        return self._log.read_text()
+
+    def addresses(self, count: int = 1) -> list[Address]:
+        pattern = re.compile(r"listening on 127\.0\.0\.1:([0-9]+)\n")
+        assert wait_until(lambda: len(pattern.findall(self.lines)) >= count), self.lines
+        return [("127.0.0.1", int(port)) for port in pattern.findall(self.lines)]
+
+    def said(self, text: str) -> bool:
+        return wait_until(lambda: text in self.lines)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(20)
+
+
+@contextlib.contextmanager
+def serving(tmp_path: Path, *arguments: str, **options: object) -> Generator[Server]:
+    log = tmp_path / "stderr"
+    environ = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+    environ.update(options.pop("env", {}))  # type: ignore[arg-type]
+    with log.open("wb") as stderr:
+        argv = [sys.executable, "-m", "skep_proxy", "serve", *arguments]
+        process = subprocess.Popen(argv, stderr=stderr, stdout=subprocess.DEVNULL, env=environ, **options)  # type: ignore[call-overload]
+    try:
+        yield Server(process, log)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def get(address: Address, url: str) -> bytes:
+    with socket.create_connection(address, 10) as sock:
+        sock.sendall(f"GET {url} HTTP/1.0\r\n\r\n".encode())
+        return read_all(sock)
+
+
+def test_serves_what_flags_allow_and_ends_gracefully(tmp_path: Path, origin: Origin) -> None:
+    log = tmp_path / "events.jsonl"
+    allow = f"localhost:{origin.port}"
+    with serving(tmp_path, "--allow", allow, "--listen", "127.0.0.1:0", "--json-log", str(log)) as server:
+        (address,) = server.addresses()
+        assert b"origin ok" in get(address, f"http://localhost:{origin.port}/")
+        assert b" 403 " in get(address, "http://bad.test/")
+        with socket.create_connection(address, 10) as tunnel:
+            tunnel.sendall(f"CONNECT localhost:{origin.port} HTTP/1.1\r\n\r\n".encode())
+            assert b" 200 " in tunnel.recv(100)
+            server.process.send_signal(signal.SIGTERM)
+            assert wait_until(lambda: refused(address))
+            tunnel.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert b"origin ok" in read_all(tunnel), "an open tunnel has time to end"
+        assert server.process.wait(20) == 0
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [event["type"] for event in events] == ["decision", "closed", "decision", "decision", "closed"]
+    assert log.stat().st_mode & 0o777 == 0o600
+
+
+def refused(address: Address) -> bool:
+    try:
+        socket.create_connection(address, 5).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def test_log_that_cannot_be_written_denies(tmp_path: Path, origin: Origin) -> None:
+    allow = f"localhost:{origin.port}"
+    with serving(tmp_path, "--allow", allow, "--listen", "127.0.0.1:0", "--json-log", "/dev/full") as server:
+        answer = get(server.addresses()[0], f"http://localhost:{origin.port}/")
+        assert b" 403 " in answer and b"not-recorded" in answer
+        assert origin.connections == 0
+
+
+def test_reload_replaces_rules_and_keeps_tunnels(tmp_path: Path, origin: Origin) -> None:
+    config = tmp_path / "proxy.toml"
+    text = f'[[listener]]\ntcp = "127.0.0.1:0"\nallow = ["localhost:{origin.port}"]\n'
+    config.write_text(text)
+    with serving(tmp_path, "--config", str(config)) as server:
+        (address,) = server.addresses()
+        with socket.create_connection(address, 10) as tunnel:
+            tunnel.sendall(f"CONNECT localhost:{origin.port} HTTP/1.1\r\n\r\n".encode())
+            assert b" 200 " in tunnel.recv(100)
+            config.write_text("nonsense = 1")
+            server.process.send_signal(signal.SIGHUP)
+            assert server.said("not reloaded") and str(config) in server.lines
+            assert b"origin ok" in get(address, f"http://localhost:{origin.port}/"), "the old rules stay"
+            unix = tmp_path / "more.sock"
+            config.write_text('[[listener]]\ntcp = "127.0.0.1:0"\n' + f'[[listener]]\nunix = "{unix}"\n')
+            server.process.send_signal(signal.SIGHUP)
+            assert server.said("reloaded, 2 listeners")
+            assert b" 403 " in get(address, f"http://localhost:{origin.port}/")
+            assert unix.is_socket()
+            tunnel.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            assert b"origin ok" in read_all(tunnel)
+        config.write_text('[[listener]]\ntcp = "127.0.0.1:0"\n')
+        server.process.send_signal(signal.SIGHUP)
+        assert server.said("reloaded, 1 listeners") and not unix.exists()
+        assert server.stop() == 0
+
+
+def test_workers_share_a_listener_and_add_up_their_counters(tmp_path: Path, origin: Origin) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        port, metrics = one.getsockname()[1], two.getsockname()[1]
+    arguments = (
+        "--listen",
+        f":{port}",
+        "--metrics",
+        f":{metrics}",
+        "--workers",
+        "3",
+        "--allow",
+        f"localhost:{origin.port}",
+    )
+    with serving(tmp_path, *arguments) as server:
+        assert wait_until(lambda: not refused(("127.0.0.1", port)))
+        for _ in range(10):
+            assert b"origin ok" in get(("127.0.0.1", port), f"http://localhost:{origin.port}/")
+        with socket.create_connection(("127.0.0.1", metrics), 10) as sock:
+            sock.sendall(b"GET /nothing HTTP/1.0\r\n\r\n")
+            assert b" 404 " in read_all(sock)
+        assert wait_until(lambda: b"\nskep_proxy_allowed_total 10\n" in scrape(metrics))
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+        assert len(children) == 3
+        os.kill(int(children[0]), signal.SIGKILL)
+        assert wait_until(lambda: working(server.process.pid) >= 3 and not Path(f"/proc/{children[0]}").exists())
+        assert server.stop() == 0
+        assert refused(("127.0.0.1", port))
+
+
+def scrape(port: int) -> bytes:
+    with socket.create_connection(("127.0.0.1", port), 10) as sock:
+        sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        return read_all(sock)
+
+
+def working(parent: int) -> int:
+    return len(Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
+
+
+def test_workers_end_with_their_parent_however_it_dies(tmp_path: Path) -> None:
+    with serving(tmp_path, "--listen", "127.0.0.1:0", "--workers", "2") as server:
+        parent = server.process.pid
+        assert wait_until(lambda: working(parent) == 2)
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        server.process.kill()
+        assert wait_until(lambda: not any(running(int(child)) for child in children))
+
+
+def running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_systemd_is_told_and_its_socket_is_served(tmp_path: Path) -> None:
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(tmp_path / "notify"))
+    manager.settimeout(10)
+    # A shell that sets LISTEN_PID to its own pid and becomes the server, as systemd does.
+    with manager, socket.create_server(("127.0.0.1", 0)) as passed:
+        script = 'exec 3<&"$1"; export LISTEN_PID=$$; shift; exec "$@"'
+        command = [sys.executable, "-m", "skep_proxy", "serve", "--allow", "example.com", "--quiet"]
+        environ = {**os.environ, "LISTEN_FDS": "1", "LISTEN_FDNAMES": "web", "NOTIFY_SOCKET": str(tmp_path / "notify")}
+        os.set_inheritable(passed.fileno(), True)
+        process = subprocess.Popen(
+            ["bash", "-c", script, "bash", str(passed.fileno()), *command], pass_fds=[passed.fileno()], env=environ
+        )
+        try:
+            assert b"READY=1" in manager.recv(1000)
+            assert b" 403 " in get(passed.getsockname(), "http://bad.test/")
+            process.send_signal(signal.SIGHUP)
+            assert b"RELOADING=1\nMONOTONIC_USEC=" in manager.recv(1000)
+            assert b"READY=1" in manager.recv(1000)
+            process.send_signal(signal.SIGTERM)
+            assert b"STOPPING=1" in manager.recv(1000)
+            assert process.wait(20) == 0
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (["--allow", "http://ex.com"], 2, "ex.com"),
+        (["--listen", "example.com:1"], 2, "not on a name"),
+        (["--listen", "nonsense"], 2, "127.0.0.1:3128"),
+        (["--unix", "/nowhere/at/all", "--mode", "9"], 2, "octal"),
+        (["--unix", "/nowhere/at/all"], 1, "/nowhere/at/all"),
+        (["--config", "/nowhere"], 2, "/nowhere"),
+        (["--upstream", "socks5://x"], 2, "socks5"),
+        (["--workers", "0"], 2, "at least 1"),
+        (["--workers", "2", "--max-bytes-out", "1MiB"], 2, "per process"),
+        (["--max-bytes-out", "many"], 2, "size"),
+        (["--drain", "soon"], 2, "duration"),
+        (["--listen", "192.0.2.1:1"], 1, "192.0.2.1:1"),
+        (["--nonsense"], 2, "nonsense"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
+    with serving(tmp_path, *arguments) as server:
+        assert server.process.wait(20) == code
+        assert text in server.lines.splitlines()[-1] and "Traceback" not in server.lines
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("[[listener]]\ntpc = 1", "tpc"),
+        ("[[listener]]\n", "listener[0]"),
+        ('[[listener]]\ntcp = ":1"\nunix = "/x"', "listener[0]"),
+        ('[[listener]]\ntcp = "x:1"', "listener[0].tcp"),
+        ('[[listener]]\ntcp = ":1"\nallow = ["http://x"]', "listener[0].rules"),
+        ('[[listener]]\ntcp = ":1"\n[[listener]]\ntcp = "127.0.0.1:1"', "listener[1]"),
+        ("[limits]\nhead = true", "head"),
+        ("[limits]\nheads = 1", "heads"),
+        ("[[", "toml"),
+    ],
+)
+def test_errors_in_a_file_name_the_file_and_the_key(tmp_path: Path, text: str, where: str) -> None:
+    from skep_policy import PolicyError
+    from skep_proxy.config import parse_file
+
+    with pytest.raises(PolicyError) as caught:
+        parse_file(text, source="proxy.toml")
+    assert "proxy.toml" in str(caught.value) and where in str(caught.value)
