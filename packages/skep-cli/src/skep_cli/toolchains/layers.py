@@ -63,7 +63,7 @@ def _layer(name: str, host: Host, others: Effective | None) -> Layer:
     raw, policy = load_preset("toolchains", name, scratch=SCRATCH)
     head = msgspec.convert(raw, Head)
     if not any(host.find(tool) for tool in head.tools):
-        raise PolicyError(f"none of {', '.join(head.tools)} is on PATH; install one or leave it out", source=source)
+        raise PolicyError(f"no {' or '.join(head.tools)} on PATH; install it or leave the toolchain out", source=source)
     try:
         answers = READERS[name](host, head.settings)
     except PolicyError as error:

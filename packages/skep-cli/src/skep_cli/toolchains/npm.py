@@ -14,7 +14,7 @@ from .probe import Host
 
 _SECTION = re.compile(r'^; "(\w+)" (?:config from|values)')
 _SETTING = re.compile(r"^([^;=\s][^=]*?) = (.+)$")
-_HANDED_ON = ("user", "env", "cli")
+_UNSEEN = ("user", "env")
 """Where values stand that npm does not see inside: the user's file is hidden, the environment not passed."""
 
 
@@ -28,8 +28,10 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
     """The registries of npm, one for each scope that has its own. Raises PolicyError."""
     npm = host.find("npm")
     assert npm is not None
-    # "global" leaves out what a project says, and nothing else
-    listed = list(parse(host.ask([npm, "config", "ls", "--long", "--global"])))
+    # "global" leaves out what a project says, and nothing else; nothing is to be left in the user's cache by asking
+    with host.workbench({}) as scratch:
+        argv = [npm, "config", "ls", "--long", "--global", "--logs-max=0", f"--cache={scratch}"]
+        listed = list(parse(host.ask(argv)))
     values = {setting.key: setting for setting in listed}
     user = str(values["userconfig"].value) if "userconfig" in values else host.home(".npmrc")
     host.vouch(user, *(str(values[key].value) for key in ("globalconfig",) if key in values))
@@ -37,12 +39,13 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
     if "registry" not in registries:
         raise PolicyError("npm does not say which registry it uses: `npm config get registry` has the answer?")
     variables = settings.get("npm", {})
-    env: dict[str, str] = {}
+    env: dict[str, dict[str, str]] = {section: {} for section in _UNSEEN}
     for key, value, section in listed:
         variable = f"npm_config_{key}" if key in registries else variables.get(key)
-        if variable is not None and section in _HANDED_ON and value is not None:
-            env[variable] = value if isinstance(value, str) else json.dumps(value)
-    return [Found(tuple(str(setting.value) for setting in registries.values()), env, (user,))]
+        if variable is not None and section in env and value is not None:
+            env[section][variable] = value if isinstance(value, str) else json.dumps(value)
+    urls = tuple(str(setting.value) for setting in registries.values())
+    return [Found(urls, env["env"]), Found((), env["user"], (user,))]
 
 
 def parse(text: str) -> Iterator[Setting]:
