@@ -40,6 +40,12 @@ def test_caches_of_apples_tools_go_to_scratch():
     assert env["CLANG_MODULE_CACHE_PATH"].startswith(env["TMPDIR"]) and env["xcrun_nocache"] == "1"
 
 
+def test_what_cannot_link_is_told_to_copy_unless_the_operator_said_otherwise():
+    env = decode(launch(boundary()).config)["env"]
+    assert env["UV_LINK_MODE"] == env["npm_config_package_import_method"] == "copy"
+    assert decode(launch(boundary(env={"UV_LINK_MODE": "symlink"})).config)["env"]["UV_LINK_MODE"] == "symlink"
+
+
 def test_what_is_tried_from_inside_is_outside_every_root():
     told = decode(launch(boundary(hides=(hide(f"{HOME}/.ssh"), hide(f"{HOME}/.aws", "absent")))).config)
     assert told["forbidden_write"].startswith(HOME) and not told["forbidden_write"].startswith(REPO)

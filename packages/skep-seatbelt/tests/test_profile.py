@@ -116,6 +116,14 @@ def test_minimal_reads_the_system_and_the_roots_and_looks_through_folders():
     assert not one.allows("file-read-metadata", "/Users/u/f", vnode_type="REGULAR-FILE")
 
 
+@pytest.mark.parametrize("folder", ["/System", "/System/Volumes", "/System/Volumes/Data"])
+def test_a_readable_folder_above_the_data_volume_is_meant_without_it(folder: str):
+    one = profile(boundary(read="minimal", reads=(protect(folder),)))
+    assert not one.allows("file-read-data", "/System/Volumes/Data/Users/u/other")
+    assert one.allows("file-read-data", f"/System/Volumes/Data{REPO}/f")
+    assert one.allows("file-read-data", "/System/Library/x")
+
+
 # devices
 
 

@@ -69,7 +69,7 @@ def interesting(one: Boundary) -> st.SearchStrategy[str]:
     return st.one_of(near, PATHS)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=1500, deadline=None)
 @given(st.data())
 def test_profile_and_boundary_agree_on_every_path(data: st.DataObject):
     one = data.draw(BOUNDARIES)
@@ -92,7 +92,7 @@ def test_profile_and_boundary_agree_on_every_path(data: st.DataObject):
                     assert got == (access != Access.HIDDEN), (path, reading, access)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_no_profile_ever_writes_outside_the_roots_or_reads_what_is_hidden(data: st.DataObject):
     one = data.draw(BOUNDARIES)
@@ -114,7 +114,7 @@ def test_no_profile_ever_writes_outside_the_roots_or_reads_what_is_hidden(data: 
                     assert not profile.decide(Query(operation, spelled), reading=reading).allow, operation
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.text(min_size=1, max_size=12).filter(lambda text: "/" not in text), st.text(max_size=8))
 def test_a_root_of_any_name_opens_itself_and_nothing_else(name: str, other: str):
     path = f"/Users/u/{name}"

@@ -157,6 +157,9 @@ def worker_environment(env: Mapping[str, str], proxy: Proxy | None) -> dict[str,
     there is let through by the profile.
     """
     made = dict(env)
+    # Links and clones are refused; these two would fail where others copy by themselves.
+    made.setdefault("UV_LINK_MODE", "copy")
+    made.setdefault("npm_config_package_import_method", "copy")
     if temporary := env.get("TMPDIR"):
         # xcrun and clang ignore TMPDIR and write below the user's shared cache folder, where what the worker leaves
         # would be loaded by the user's own compiler.

@@ -12,10 +12,16 @@ from .sbpl import All, Any, Comment, Filter, Item, Literal, Named, Not, Operatio
 
 
 def _path_filters(rules: Iterable[PathRule]) -> tuple[Filter, ...]:
-    """What an allowance is about: a file is exactly itself; a folder, or what is absent yet, also all below."""
-    return tuple(
-        (Literal if rule.kind == "file" else Subpath)(name) for rule in rules for name in places.spellings(rule.path)
-    )
+    """What an allowance is about: a file is exactly itself; a folder, or what is absent yet, also all below.
+
+    A folder above the data volume (`/System`) is meant without it: every file of the user has a second name there.
+    """
+    filters: list[Filter] = []
+    for rule in rules:
+        for name in places.spellings(rule.path):
+            one: Filter = Literal(name) if rule.kind == "file" else Subpath(name)
+            filters.append(All((one, Not(Subpath(places.DATA)))) if places.below(places.DATA, name) else one)
+    return tuple(filters)
 
 
 def _denied_filters(rules: Iterable[PathRule]) -> tuple[Filter, ...]:
@@ -110,10 +116,10 @@ def hide_rules(boundary: Boundary, named: set[Operation]) -> Iterator[Item]:
     for hide in hides:
         inside = [root for root in boundary.roots if places.below(root.path, hide.path)]
         but = tuple(Not(one) for one in _path_filters(shallow_first(inside)))
-        filters += (All((one, *but)) if but else one for one in _denied_filters([hide]))
+        denied = (*_denied_filters([hide]), *_any_case(boundary, [hide]))
+        filters += (All((one, *but)) if but else one for one in denied)
         for root in inside:
             seen.update(folder for folder in places.ancestors(root.path) if places.below(folder, hide.path))
-    filters += _any_case(boundary, hides)
     yield Comment("hidden: nothing can be done with these")
     yield Rule("deny", tuple(sorted((operations | touching) - {"file-mknod"})), tuple(filters))
     yield Rule("deny", ("file-mknod",), tuple(filters), guarded=True)

@@ -26,6 +26,7 @@ class Terminal:
         self._threads: list[threading.Thread] = []
         self._saved: list[object] | None = None
         self._user: int | None = None
+        self._before: object = None
         self._stop, self._stopped = os.pipe()
 
     def join(self, user: int, output: int | None = None) -> None:
@@ -38,7 +39,7 @@ class Terminal:
         self._saved = termios.tcgetattr(user)
         self.resize()
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGWINCH, lambda number, frame: self.resize())
+            self._before = signal.signal(signal.SIGWINCH, lambda number, frame: self.resize())
         tty.setraw(user)
         self._release_worker()
         for work in (self._copy_in, lambda: self._copy_out(user if output is None else output)):
@@ -66,6 +67,8 @@ class Terminal:
             thread.join()
         os.close(self._stop)
         os.close(self.near)
+        if self._before is not None:
+            signal.signal(signal.SIGWINCH, self._before)  # pyright: ignore[reportArgumentType]
         if self._user is not None and self._saved is not None:
             termios.tcsetattr(self._user, termios.TCSADRAIN, self._saved)  # pyright: ignore[reportArgumentType]
 
