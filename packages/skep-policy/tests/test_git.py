@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from skep_policy import Access, Boundary, PolicyError
-from skep_policy.gitconfig import commands, entries, includes, named_files, value_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from skep_policy import Access, Boundary, PolicyError, appeared
+from skep_policy.gitconfig import parse
 
 from .world import Link, World
 
@@ -327,7 +329,120 @@ def test_git_cannot_be_granted_by_path(world: World) -> None:
         world.resolve("[filesystem]\ngrant = ['.git/hooks']")
 
 
+# What appears during a run
+
+
+def planted(world: World, content: dict[str, str | Link | None]) -> dict[str, bool]:
+    """Path below the repository -> to be quarantined, of what appeared after a worker made some files."""
+    boundary = world.resolve()
+    world.add({f"home/repo/{name}": text for name, text in content.items()})
+    return {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary)}
+
+
+def test_a_new_repository_as_git_makes_it_is_reported(world: World) -> None:
+    library = repository(world.root / "library")
+    boundary = world.resolve()
+    (world.repo / "deep").mkdir()
+    git(world.repo / "deep", "init", "-q", ".")
+    git(world.repo, "clone", "-q", str(library), "clone")
+    git(world.repo, "init", "-q", "--bare", "bare")
+    assert {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary)} == {
+        "deep/.git": False,
+        "clone/.git": False,
+    }
+
+
+HEAD = {"HEAD": "ref: refs/heads/main", "objects": None, "refs": None}
+CLEAN = '[core]\n\trepositoryformatversion = 0\n\tbare = false\n[remote "origin"]\n\turl = https://a.example/x\n'
+PLANTED: dict[str, dict[str, str | Link | None]] = {
+    "fsmonitor": {"config": "[core]fsmonitor=touch /x"},
+    "hooks path": {"config": CLEAN + "[core]\nhooksPath = ../h"},
+    "include": {"config": CLEAN + "[include]\npath = /x"},
+    "alias": {"config": "[alias]\nstatus = !sh x"},
+    "filter": {"config": '[filter "a]b"] clean = sh x'},
+    "external transport": {"config": '[remote "origin"]\nurl = ext::sh -c x'},
+    "unknown": {"config": "[new]\nthing = 1"},
+    "broken": {"config": CLEAN + "[core\n"},
+    "hook": {"config": CLEAN, "hooks/post-checkout": "x"},
+    "hooks link": {"config": CLEAN, "hooks": Link("../h")},
+    "config link": {"config": Link("../../elsewhere")},
+    "commondir": {"config": CLEAN, "commondir": "/elsewhere"},
+    "modules": {"config": CLEAN, "modules/x/config": "x"},
+    "alternates": {"config": CLEAN, "objects/info/alternates": "/elsewhere"},
+    "huge": {"config": CLEAN + "#" * (300 << 10)},
+}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_new_repository_that_says_more_is_to_be_quarantined(world: World, what: str) -> None:
+    content = {f"a/.git/{name}": text for name, text in (HEAD | PLANTED[what]).items()}
+    assert planted(world, content) == {"a/.git": True}
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_new_bare_repository_that_says_more_loses_its_configuration(world: World, what: str) -> None:
+    content = {f"a/b/{name}": text for name, text in (HEAD | PLANTED[what]).items()}
+    assert planted(world, content) == {"a/b/config": True}
+
+
+def test_a_pointer_or_a_link_where_a_repository_belongs_is_to_be_quarantined(world: World) -> None:
+    content: dict[str, str | Link | None] = {
+        "a/.git": "gitdir: /elsewhere",
+        "b/.git": Link("/elsewhere"),
+        "c/.git": Link(".."),
+    }
+    assert planted(world, content) == {"a/.git": True, "b/.git": True, "c/.git": True}
+
+
+def test_what_the_host_runs_by_itself_is_found_at_any_depth_and_what_was_there_is_not(world: World) -> None:
+    world.add(
+        {"home/repo/old/.vscode/tasks.json": "x", "home/repo/old/sub/.git/HEAD": "x", "home/repo/old/bare/HEAD": "x"}
+    )
+    world.add({"home/repo/old/bare/objects": None, "home/repo/old/bare/refs": None})
+    content: dict[str, str | Link | None] = {"new/deep/.envrc": "x", "node_modules/p/.envrc": "x", "new/plain": "x"}
+    assert planted(world, content) == {"new/deep/.envrc": False}
+
+
+def test_nothing_appears_in_a_copy(world: World) -> None:
+    world.add({"copy/f": "x"})
+    boundary = world.resolve(mapped={str(world.repo): f"{world.root}/copy"})
+    world.add({"home/repo/a/.envrc": "x", "copy/a/.envrc": "x"})
+    assert appeared(boundary) == ()
+
+
+def test_a_bare_repository_in_the_workspace_is_guarded(world: World) -> None:
+    git(world.repo, "init", "-q", "--bare", "fixtures/bare")
+    boundary = world.resolve()
+    bare = "home/repo/fixtures/bare"
+    assert access(world, boundary, f"{bare}/config", f"{bare}/hooks/x", f"{bare}/refs/heads/x") == [READ, READ, WRITE]
+
+
 # The configuration syntax
+
+
+def listed(text: str) -> list[tuple[str, str]] | None:
+    """What git itself reads: (name, value) of each setting, or None when it refuses the file."""
+    done = subprocess.run(
+        ["git", "config", "--file", "-", "--list", "-z"],
+        input=text.encode(),
+        capture_output=True,
+        env={"PATH": os.environ["PATH"]},
+    )
+    if done.returncode != 0:
+        return None
+    items = [item.partition("\n") for item in done.stdout.decode().split("\0")[:-1]]
+    return [(name, value if newline else "true") for name, newline, value in items]
+
+
+def read(text: str) -> list[tuple[str, str]] | None:
+    said = parse(text)
+    if not said.whole:
+        return None
+    names: list[tuple[str, str]] = []
+    for setting in said.settings:
+        section, _, key = setting.name.partition(".")
+        names.append((".".join(filter(None, (section, setting.subsection, key))), setting.value))
+    return names
 
 
 @pytest.mark.parametrize(
@@ -335,21 +450,67 @@ def test_git_cannot_be_granted_by_path(world: World) -> None:
     [
         ("[core]\n\thooksPath = a\n", [("core.hookspath", "a")]),
         ("[CORE] HooksPath=a", [("core.hookspath", "a")]),
-        ('[filter "x.Y"]\nclean = a b # c\n', [("filter.clean", "a b")]),
+        ('[filter "x.Y"]\nclean = a b # c\n', [("filter.x.Y.clean", "a b")]),
+        ('[filter "a]b"] clean = x', [("filter.a]b.clean", "x")]),
         ('[a]\nb = "x # y" ; z', [("a.b", "x # y")]),
-        ('[a]\nb = \\"x\\" \\\\ \\t\n', [("a.b", '"x" \\')]),
+        ('[a]\nb = \\"x\\" \\\\ \\t\n', [("a.b", '"x" \\ \t')]),
         ("[a]\nb = x\\\n y\n", [("a.b", "x y")]),
+        ("[a]\n# c \\\nb = x\n", [("a.b", "x")]),
+        ("[a]\nb = x # c \\\nc = y\n", [("a.b", "x"), ("a.c", "y")]),
         ("[a]\nb\n", [("a.b", "true")]),
+        ("[a]\r\nb = x\r\n", [("a.b", "x")]),
+        ("[a.SUB]\nb = x\n", [("a.sub.b", "x")]),
         ("[a]\n# b = 1\n; c = 2\n\n", []),
-        ("no section\n[a\n= x\n[b]\n-c-d = 1", [("b.-c-d", "1")]),
+        ("[a\nb = 1", None),
+        ("[a]\n= x", None),
+        ('[a]\nb = "x', None),
+        ("[a]\nb = \\x", None),
+        ("[a]\nb c = x", None),
     ],
 )
-def test_configuration_is_read_as_git_reads_it(text: str, expected: list[tuple[str, str]]) -> None:
-    assert list(entries(text)) == expected
+def test_configuration_is_read_as_git_reads_it(text: str, expected: list[tuple[str, str]] | None) -> None:
+    assert read(text) == expected == listed(text)
+
+
+PIECES = [
+    "[core]",
+    '[filter "x"]',
+    "[a.b]",
+    "key",
+    "=",
+    " ",
+    "\t",
+    "\n",
+    "value",
+    '"',
+    "\\",
+    "#",
+    ";",
+    "\\\n",
+    "]",
+    "-",
+    "\\n",
+    "\r\n",
+]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.sampled_from(PIECES), max_size=12).map("".join))
+def test_no_text_means_more_to_git_than_to_us(text: str) -> None:
+    """What git obeys we see, with the same value. Where git refuses a file, what we saw of it does not matter."""
+    expected = listed(text)
+    if expected is not None:
+        assert read(text) == expected
+
+
+@given(st.text(max_size=60))
+def test_no_text_breaks_it(text: str) -> None:
+    parse(text).is_harmless()
 
 
 def test_what_configuration_runs_and_names() -> None:
     text = '[includeIf "gitdir:~/"]\npath = ~/x\n[alias]\nl = log\ns = !sh s\n'
-    text += "[core]\nhooksPath = h\nhooksPath = h2\npager=less"
-    assert includes(text) == ["~/x"] and commands(text) == ["sh s", "less"] and named_files(text) == ["h", "h2"]
-    assert value_of(text, "core.hookspath") == "h2" and value_of(text, "core.worktree") is None
+    said = parse(text + "[core]\nhooksPath = h\nhooksPath = h2\npager=less")
+    assert said.includes() == ["~/x"] and said.commands() == ["sh s", "less"] and said.named_files() == ["h", "h2"]
+    assert said.last("core.hookspath") == "h2" and said.last("core.worktree") is None
+    assert not said.is_harmless() and parse("").is_harmless()

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skep_policy import PolicyError
 from skep_policy.paths import Tree, expand
-from skep_policy.patterns import matches, nested
+from skep_policy.patterns import matches, survey
 
 from .world import Link, World
 
@@ -167,13 +167,12 @@ def test_a_pattern_that_matches_too_much_is_refused(world: World, monkeypatch: p
 
 
 def test_the_walk_for_nested_names_is_bounded_and_skips_dependencies(world: World) -> None:
-    world.add(
-        {"w/a/.git/HEAD": "x", "w/a/.git/deep/.git": "x", "w/node_modules/p/.git": "x", "w/.git": "x", "w/a/b/c": "x"}
-    )
+    world.add({"w/a/.git/HEAD": "x", "w/a/.git/deep/.git": "x", "w/node_modules/p/.git": "x", "w/.git": "x"})
+    world.add({"w/b/HEAD": "x", "w/b/objects/.git": "x", "w/b/refs/x": "x", "w/b/behind/.git": "x"})
     names = frozenset({".git"})
-    found, complete = nested(f"{world.root}/w", names, Tree(), limit=100)
-    assert (found, complete) == ([(f"{world.root}/w/a", ".git")], True)
-    assert nested(f"{world.root}/w", names, Tree(), limit=2)[1] is False
+    seen = survey(f"{world.root}/w", names, Tree(), limit=100)
+    assert [os.path.relpath(path, world.root) for path in seen.paths()] == ["w/a/.git", "w/b/behind/.git", "w/b"]
+    assert seen.complete and not survey(f"{world.root}/w", names, Tree(), limit=3).complete
 
 
 def test_climbing_back_over_what_is_absent_means_what_was_written(world: World) -> None:

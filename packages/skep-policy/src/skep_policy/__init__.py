@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .address import classify
+    from .aftermath import appeared
     from .boundary import Access, Boundary, PathRule, Watched
     from .checks import check
     from .errors import MalformedHost, PolicyError
@@ -59,6 +60,7 @@ __all__ = [
     "Verify",
     "Watched",
     "Worker",
+    "appeared",
     "built_in",
     "canonical_host",
     "check",
@@ -79,6 +81,7 @@ __all__ = [
 
 _MODULES = {
     "address": ("classify",),
+    "aftermath": ("appeared",),
     "boundary": ("Access", "Boundary", "PathRule", "Watched"),
     "checks": ("check",),
     "errors": ("MalformedHost", "PolicyError"),

@@ -64,7 +64,9 @@ class Boundary(msgspec.Struct, frozen=True, dict=True):
     `watched` are paths absent before the launch that must be looked at after it. `mapped` maps a path the worker sees
     to the host folder that stands there (a run's copy at the repository's own path); such a path is always also a root.
     `links` are links the worker could replace though what they lead to is protected, each with its text at launch: one
-    that says something else afterwards is a finding. `notes` are for people: what of the policy had no effect, and why.
+    that says something else afterwards is a finding. `known` are repositories and files the host runs by itself at any
+    depth of the workspace, so that `appeared` can tell the new ones. `notes` are for people: what of the policy had
+    no effect, and why.
     """
 
     workspace: str
@@ -86,6 +88,7 @@ class Boundary(msgspec.Struct, frozen=True, dict=True):
     limits: Limits
     strict: bool = False
     links: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    known: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     def access_to(self, path: str) -> Access:

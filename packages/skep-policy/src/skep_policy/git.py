@@ -23,7 +23,7 @@ import msgspec
 
 from .boundary import Access, PathRule, Watched, below
 from .errors import PolicyError
-from .gitconfig import MAX_FILE, commands, includes, named_files, value_of
+from .gitconfig import MAX_FILE, parse
 from .paths import Place, Tree, expand
 
 MAX_POINTER = 4096
@@ -132,6 +132,11 @@ class Guarding:
                     self.work_tree(folder)
                 return
 
+    def bare(self, folder: str) -> None:
+        """Guard a folder of the workspace that is a git folder itself."""
+        self._guard_git_dir(folder)
+        self._follow_configuration(folder, folder, folder)
+
     def user_configuration(self, paths: list[str], folder: str) -> None:
         """Protect what the user's own configuration takes from a work tree (a relative `core.hooksPath`)."""
         for path in paths:
@@ -176,7 +181,7 @@ class Guarding:
         if dot.kind != "file" or self.tree.owner(git_dir.path) != self.uid:
             return False
         if common.path == git_dir.path:
-            back, expected = value_of(self._text(git_dir.path + "/config", MAX_FILE), "core.worktree"), folder
+            back, expected = parse(self._text(git_dir.path + "/config", MAX_FILE)).last("core.worktree"), folder
         elif below(git_dir.path, common.path + "/worktrees"):
             back, expected = self._text(git_dir.path + "/gitdir"), dot.path
         else:
@@ -224,17 +229,17 @@ class Guarding:
         if config.kind != "file" or config.path in seen or len(seen) >= MAX_INCLUDES:
             return
         seen.append(config.path)
-        text = self._text(config.path, MAX_FILE)
-        for name in includes(text):
+        said = parse(self._text(config.path, MAX_FILE))
+        for name in said.includes():
             if (place := self._named(name, config.path.rpartition("/")[0])) is not None:
                 self._protect_or_watch(place.path, "git's configuration includes it")
                 self._follow(place, seen, folder)
-        for name in named_files(text):
+        for name in said.named_files():
             place = self._named(name, folder)
             if place is not None and not below(folder, place.path):
                 self._protect_or_watch(place.path, "git's configuration names it")
                 self._hooks(place)
-        for command in commands(text):
+        for command in said.commands():
             for word in command.replace("'", " ").replace('"', " ").split():
                 place = self._named(word, folder)
                 if place is not None and place.kind == "file":

@@ -1,12 +1,15 @@
 """git's configuration syntax, as far as finding out which files of a work tree git of the host would obey or run.
 
 Nothing here is trusted and nothing is executed: a repository's configuration is what an attacker would have written in
-an earlier run. A line this parser does not understand is skipped; the file itself is protected as a whole.
+an earlier run. So the parser goes character by character as git's own does (`config.c`): a difference between the two
+would be a place to hide a setting in. Where git gives up on a file, so does it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+import msgspec
 
 MAX_FILE = 256 << 10
 """Bytes of a configuration file that is read. Real ones have a few hundred lines."""
@@ -18,70 +21,188 @@ _COMMANDS = (
     *("core.fsmonitor", "core.sshcommand", "core.editor", "core.pager", "core.askpass", "core.gitproxy"),
     *("core.alternaterefscommand", "sequence.editor", "diff.external", "gpg.program", "credential.helper"),
     *("filter.clean", "filter.smudge", "filter.process", "diff.textconv", "diff.command", "merge.driver"),
-    *("difftool.cmd", "mergetool.cmd", "difftool.path", "mergetool.path", "gpg.ssh.program"),
-    *("remote.uploadpack", "remote.receivepack", "uploadpack.packobjectshook", "submodule.update"),
-    *("interactive.difffilter", "web.browser"),
+    *("difftool.cmd", "mergetool.cmd", "difftool.path", "mergetool.path", "remote.uploadpack", "remote.receivepack"),
+    *("uploadpack.packobjectshook", "submodule.update", "interactive.difffilter", "web.browser", "hook.command"),
 )
 
+# What `git init`, `git clone`, `git branch` and `git commit` leave in a configuration by themselves. It runs nothing.
+_HARMLESS = (
+    *("core.repositoryformatversion", "core.filemode", "core.bare", "core.logallrefupdates", "core.ignorecase"),
+    *("core.precomposeunicode", "core.symlinks", "user.name", "user.email", "remote.fetch", "remote.url"),
+    *("branch.remote", "branch.merge", "branch.rebase", "submodule.active", "submodule.url", "init.defaultbranch"),
+    *("extensions.objectformat", "extensions.refstorage", "extensions.partialclone", "remote.promisor"),
+    *("remote.partialclonefilter", "remote.tagopt"),
+)
+_URLS = ("remote.url", "submodule.url")
 
-def entries(text: str) -> Iterator[tuple[str, str]]:
-    """(`section.key`, value) of each setting, in lower case and without the subsection, which no name here depends
-    on.
-    """
-    section = ""
-    for line in text.replace("\\\n", "").splitlines():
-        line = line.strip().removeprefix("\ufeff")
-        if line.startswith("["):
-            header, _, line = line[1:].partition("]")
-            section = header.partition(" ")[0].partition('"')[0].strip().lower()
-            line = line.strip()
-        if not line or line[0] in "#;":
-            continue
-        key, equals, value = line.partition("=")
-        if key.strip().replace("-", "").isalnum():
-            yield f"{section}.{key.strip().lower()}", _value(value) if equals else "true"
+_KEY = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
+_SPACE = frozenset(" \t\r")
 
 
-def includes(text: str) -> list[str]:
-    """The files a configuration includes, as written; conditions are taken as met."""
-    return [value for key, value in entries(text) if key in _INCLUDES and value]
+class Setting(msgspec.Struct, frozen=True):
+    """`name` is `section.key` in lower case, without the subsection."""
+
+    name: str
+    subsection: str
+    value: str
 
 
-def named_files(text: str) -> list[str]:
-    """The files and folders a configuration tells git to obey, as written."""
-    return [value for key, value in entries(text) if key in _FILES and value]
+class Configuration(msgspec.Struct, frozen=True):
+    """The settings of a file in order, and whether git would read it to its end."""
+
+    settings: tuple[Setting, ...]
+    whole: bool
+
+    def includes(self) -> list[str]:
+        """The files it includes, as written; conditions are taken as met."""
+        return [setting.value for setting in self.settings if setting.name in _INCLUDES and setting.value]
+
+    def named_files(self) -> list[str]:
+        """The files and folders it tells git to obey, as written."""
+        return [setting.value for setting in self.settings if setting.name in _FILES and setting.value]
+
+    def commands(self) -> list[str]:
+        """The shell commands it tells git to run."""
+        return [
+            setting.value.removeprefix("!")
+            for setting in self.settings
+            if setting.name in _COMMANDS or (setting.name.startswith("alias.") and setting.value.startswith("!"))
+        ]
+
+    def last(self, name: str) -> str | None:
+        """The last value of a setting, None when it is not set."""
+        return next((setting.value for setting in reversed(self.settings) if setting.name == name), None)
+
+    def is_harmless(self) -> bool:
+        """True when it holds nothing but what git writes by itself and no address that is a command."""
+        return self.whole and all(
+            setting.name in _HARMLESS and not (setting.name in _URLS and _is_odd_url(setting.value))
+            for setting in self.settings
+        )
 
 
-def commands(text: str) -> list[str]:
-    """The shell commands a configuration tells git to run."""
-    return [
-        value.removeprefix("!")
-        for key, value in entries(text)
-        if value and (key in _COMMANDS or (key.startswith("alias.") and value.startswith("!")))
-    ]
+def parse(text: str) -> Configuration:
+    """The configuration a text means to git. Never raises."""
+    reader = _Reader(text.removeprefix("\ufeff").replace("\r\n", "\n"))
+    settings = list(reader.settings())
+    return Configuration(tuple(settings), reader.whole)
 
 
-def value_of(text: str, name: str) -> str | None:
-    """The last value of a setting, None when it is not set."""
-    return next((value for key, value in reversed(list(entries(text))) if key == name), None)
+def _is_odd_url(url: str) -> bool:
+    """`ext::sh -c ...` runs, and what begins with a hyphen is an option to something."""
+    return url.startswith("-") or "::" in url
 
 
-def _value(text: str) -> str:
-    """A value without its quotes, escapes and trailing comment."""
-    found: list[str] = []
-    quoted = False
-    at = 0
-    text = text.strip()
-    while at < len(text):
-        char = text[at]
-        if char == '"':
-            quoted = not quoted
-        elif char == "\\" and at + 1 < len(text):
-            at += 1
-            found.append({"n": "\n", "t": "\t", "b": "\b"}.get(text[at], text[at]))
-        elif char in "#;" and not quoted:
-            break
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+        self.whole = True
+
+    def settings(self) -> Iterator[Setting]:
+        section = subsection = ""
+        while char := self._next():
+            if char in _SPACE or char == "\n":
+                continue
+            if char in "#;":
+                self._to_line_end()
+                continue
+            if char == "[":
+                header = self._header()
+                if header is None:
+                    break
+                section, subsection = header
+                continue
+            name = self._name(char)
+            value = self._value() if name else None
+            if name is None or value is None:
+                break
+            yield Setting(f"{section}.{name}", subsection, value)
         else:
-            found.append(char)
-        at += 1
-    return "".join(found).strip()
+            return
+        self.whole = False
+
+    def _header(self) -> tuple[str, str] | None:
+        name = ""
+        while char := self._next():
+            if char == "]":
+                section, _, subsection = name.lower().partition(".")
+                return section, subsection
+            if char in _SPACE:
+                subsection = self._subsection()
+                return None if subsection is None else (name.lower(), subsection)
+            if char not in _KEY and char != ".":
+                return None
+            name += char
+        return None
+
+    def _subsection(self) -> str | None:
+        char = self._next()
+        while char and char in _SPACE:
+            char = self._next()
+        if char != '"':
+            return None
+        found = ""
+        while char := self._next():
+            if char == '"':
+                return found if self._next() == "]" else None
+            if char == "\\":
+                char = self._next()
+            if char in ("", "\n"):
+                return None
+            found += char
+        return None
+
+    def _name(self, first: str) -> str | None:
+        if not (first.isascii() and first.isalpha()):
+            return None
+        found = first
+        while self.at < len(self.text) and self.text[self.at] in _KEY:
+            found += self._next()
+        return found.lower()
+
+    def _value(self) -> str | None:
+        """The value after a name, "true" without one."""
+        char = self._next()
+        while char and char in " \t":
+            char = self._next()
+        if char in ("", "\n"):
+            return "true"
+        return self._text() if char == "=" else None
+
+    def _text(self) -> str | None:
+        found = ""
+        trimmed = 0
+        quoted = False
+        while char := self._next():
+            if char == "\n":
+                return None if quoted else found[:trimmed]
+            if not quoted and char in "#;":
+                self._to_line_end()
+                return found[:trimmed]
+            if not quoted and char in _SPACE:
+                found += char if found else ""
+                continue
+            if char == '"':
+                quoted = not quoted
+                trimmed = len(found)
+                continue
+            if char == "\\":
+                char = self._next()
+                if char == "\n":
+                    continue
+                if char not in ('"', "\\", "n", "t", "b"):
+                    return None
+                char = {"n": "\n", "t": "\t", "b": "\b"}.get(char, char)
+            found += char
+            trimmed = len(found)
+        return None if quoted else found[:trimmed]
+
+    def _to_line_end(self) -> None:
+        newline = self.text.find("\n", self.at)
+        self.at = len(self.text) if newline < 0 else newline + 1
+
+    def _next(self) -> str:
+        """The next character, empty at the end."""
+        self.at += 1
+        return self.text[self.at - 1 : self.at]

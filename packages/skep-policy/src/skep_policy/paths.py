@@ -109,15 +109,17 @@ class Tree:
         except OSError:
             return []
 
-    def entries(self, folder: str) -> list[tuple[str, bool]]:
-        """(name, whether it is a folder and no link) of what stands in a folder, sorted; none when it cannot be
-        listed.
-        """
+    def entries(self, folder: str) -> dict[str, bool]:
+        """Name -> whether it is a folder and no link, of what stands in a folder; none when it cannot be listed."""
         try:
             with os.scandir(self.host(folder)) as entries:
-                return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries)
+                return {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
         except OSError:
-            return []
+            return {}
+
+    def exists(self, path: str) -> bool:
+        """True for whatever stands at a path, a link that leads nowhere included."""
+        return self._look(path)[0] != 0
 
     def is_link(self, path: str) -> bool:
         return self._look(path)[1] != ""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import re
 
+import msgspec
+
 from .errors import PolicyError
 from .paths import Tree
 
@@ -84,12 +86,25 @@ def _name(part: str) -> re.Pattern[str]:
     return re.compile("".join(pieces), re.DOTALL)
 
 
-def nested(top: str, names: frozenset[str], tree: Tree, *, limit: int) -> tuple[list[tuple[str, str]], bool]:
-    """(folder, name) of every entry below a folder that has one of the names, breadth first, the folder itself left
-    out, and whether all folders were looked into. What has one of the names is not entered, nor are links, nor
-    `SKIPPED`.
+class Survey(msgspec.Struct, frozen=True):
+    """What a walk of a folder found: entries with one of the names asked for, folders that are bare git repositories,
+    and whether every folder was looked into.
+    """
+
+    entries: list[tuple[str, str]]
+    bare: list[str]
+    complete: bool
+
+    def paths(self) -> list[str]:
+        return [*(f"{folder}/{name}" for folder, name in self.entries), *self.bare]
+
+
+def survey(top: str, names: frozenset[str], tree: Tree, *, limit: int) -> Survey:
+    """Look below a folder, breadth first, for entries with one of the names (those of the folder itself left out). What
+    has one of the names is not entered, nor are links, the objects of bare repositories and `SKIPPED`.
     """
     found: list[tuple[str, str]] = []
+    bare: list[str] = []
     todo = [top]
     looked = 0
     while todo:
@@ -97,16 +112,30 @@ def nested(top: str, names: frozenset[str], tree: Tree, *, limit: int) -> tuple[
         for folder in todo:
             looked += 1
             if looked > limit:
-                return found, False
-            for name, is_folder in tree.entries(folder):
-                if name in names:
-                    if folder != top:
-                        found.append((folder, name))
-                elif is_folder and name not in SKIPPED:
-                    following.append(f"{folder.rstrip('/')}/{name}")
+                return Survey(found, bare, False)
+            entries = tree.entries(folder)
+            skipped = names | SKIPPED
+            if entries.keys() >= _BARE and ".git" not in entries:
+                bare.append(folder)
+                skipped |= _BARE  # the rest is looked into: three names must not be a place to hide behind
+            for name in entries.keys() & names if folder != top else ():
+                found.append((folder, name))
+            following += [
+                f"{folder.rstrip('/')}/{name}"
+                for name, is_folder in entries.items()
+                if is_folder and name not in skipped
+            ]
         todo = following
-    return found, True
+    return Survey(sorted(found), sorted(bare), True)
 
+
+MAX_FOLDERS = 10_000
+"""Folders of a workspace looked into for nested repositories and what the host runs by itself: about 100 ms of
+looking.
+"""
 
 SKIPPED = frozenset(("node_modules", ".venv", "__pycache__", ".tox", ".nox"))
 """Folders of installed dependencies: nobody opens an editor or a repository there, and they are large."""
+
+_BARE = frozenset(("HEAD", "objects", "refs"))
+"""What makes a folder a repository to git."""

@@ -17,16 +17,11 @@ from .errors import PolicyError
 from .git import Guarding
 from .layers import BUILT_IN
 from .paths import Place
-from .patterns import nested
+from .patterns import MAX_FOLDERS, survey
 from .scope import Scope
 
 RUN_FOLDER = "the run's own folder"
 """The reason of a root nobody works in: results and scratch are looked at by no editor."""
-
-MAX_FOLDERS = 10_000
-"""Folders of a workspace looked into for nested repositories and what the host runs by itself: about 100 ms of
-looking.
-"""
 
 
 class Protects:
@@ -38,6 +33,7 @@ class Protects:
         self.rules: list[PathRule] = []
         self.watched: list[Watched] = []
         self.links: dict[str, str] = {}
+        self.known: list[str] = []
         self.git = Guarding(
             scope.tree,
             allow=bool(scope.effective.policy.filesystem.git),
@@ -118,18 +114,20 @@ class Protects:
         self.git.top(top)
 
     def _nested(self, entries: dict[str, str]) -> None:
-        names = frozenset(entries) | {".git"}
-        found, complete = nested(self.scope.workspace, names, self.scope.tree, limit=MAX_FOLDERS)
-        if not complete:
+        seen = survey(self.scope.workspace, frozenset(entries) | {".git"}, self.scope.tree, limit=MAX_FOLDERS)
+        if not seen.complete:
             self.scope.notes.append(
                 f"only {MAX_FOLDERS} folders of {self.scope.workspace} were looked into for nested repositories and "
                 f"files the host runs by itself; what is deeper is not protected"
             )
-        for folder, name in found:
+        for folder, name in seen.entries:
             if name == ".git":
                 self.git.work_tree(folder, open_outside=False)
             else:
                 self._built_in(f"{folder}/{name}", entries[name])
+        for folder in seen.bare:
+            self.git.bare(folder)
+        self.known = sorted(seen.paths())
 
     def _user_git(self) -> None:
         config = self.scope.facts.xdg("CONFIG")

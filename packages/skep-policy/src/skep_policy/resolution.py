@@ -82,6 +82,7 @@ def resolve(
         limits=_limits(policy.limits),
         strict=strict,
         links=dict(sorted(protects.links.items())),
+        known=tuple(protects.known),
         notes=tuple(scope.notes),
     )
     return _with_environment(boundary, scope)

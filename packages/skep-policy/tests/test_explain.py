@@ -1,0 +1,68 @@
+"""Explain is enforce: the same functions give the answer."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+import pytest
+from skep_policy import Explanation, explain_host, explain_path
+
+from .world import Link, World
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ("API.example.com", Explanation("api.example.com:443", True, "*.example.com", "allowed", "flags")),
+        ("api.example.com:22", Explanation("api.example.com:22", False, None, "not-listed", None)),
+        ("evil.example.com", Explanation("evil.example.com:443", False, "evil.example.com", "denied-by-rule", "flags")),
+        ("[2001:DB8::1]:80", Explanation("[2001:db8::1]:80", False, None, "not-listed", None)),
+        ("10.0.0.1:22", Explanation("10.0.0.1:22", True, "10.0.0.0/8:22", "allowed", "flags")),
+        ("127.1", Explanation("127.1", False, None, "malformed", None)),
+        ("a.example.com:0", Explanation("a.example.com:0", False, None, "malformed", None)),
+        ("", Explanation("", False, None, "malformed", None)),
+    ],
+)
+def test_a_host_is_explained_by_its_verdict(world: World, target: str, expected: Explanation) -> None:
+    effective = world.effective("[network]\nallow = ['*.example.com', '10.0.0.0/8:22']\ndeny = ['evil.example.com']")
+    assert explain_host(effective, target) == expected
+
+
+def test_an_inner_address_is_guarded_where_there_is_a_proxy_and_not_where_there_is_none(world: World) -> None:
+    assert explain_host(world.effective("[network]\nallow = ['*']"), "10.0.0.1").allow
+    guarded = explain_host(world.effective("[network]\nallow = ['*']\ndeny = ['a.com']"), "10.0.0.1")
+    assert (guarded.allow, guarded.reason, guarded.rule) == (False, "private-address", "*")
+
+
+def test_a_path_is_explained_by_the_boundary(world: World) -> None:
+    world.add({"home/.ssh/key": "x", "home/repo/.vscode/x": "x", "home/repo/out": Link("/etc"), "home/repo/f": "x"})
+    boundary = world.resolve("[filesystem]\nhide = ['secret']")
+    answers = {
+        "f": ("write: the workspace", True, str(world.repo)),
+        "new/file": ("write: the workspace", True, str(world.repo)),
+        ".vscode/x": ("read: VS Code runs tasks and settings of it", True, f"{world.repo}/.vscode"),
+        "~/.ssh/key": ("hidden: ssh keys, and the configuration ssh runs commands from", False, f"{world.home}/.ssh"),
+        "out/hosts": ("read: nothing hides it, and no writable root covers it", True, None),
+        "/etc": ("read: nothing hides it, and no writable root covers it", True, None),
+    }
+    for text, (reason, allow, rule) in answers.items():
+        explanation = explain_path(boundary, text)
+        assert (explanation.reason, explanation.allow, explanation.rule) == (reason, allow, rule), text
+        assert explanation.allow == (boundary.access_to(explanation.target) > 0)
+    assert explain_path(boundary, "out/hosts").target == "/etc/hosts"
+    minimal = world.resolve("[filesystem]\nread = 'minimal'")
+    assert explain_path(minimal, "/srv/x").reason == 'hidden: read = "minimal" does not list it'
+
+
+def test_a_path_of_a_copy_is_explained_as_the_worker_sees_it(world: World) -> None:
+    world.add({"copy/link": Link("../.ssh"), "home/.ssh/key": "x"})
+    boundary = world.resolve(mapped={str(world.repo): f"{world.root}/copy"})
+    assert explain_path(boundary, "link/key").target == f"{world.home}/.ssh/key"
+    assert not explain_path(boundary, "link/key").allow
+
+
+def test_the_keys_scripts_read_stay(world: World) -> None:
+    explanation = explain_host(world.effective(), "a.com")
+    assert list(msgspec.to_builtins(explanation)) == ["target", "allow", "rule", "reason", "source"]
+    assert os.path.isabs(explain_path(world.resolve(), "x").target)
