@@ -6,10 +6,10 @@ import re
 import shlex
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
+from skep_policy import parse_policy
 
 from .readme import Block, code_blocks
 
@@ -21,6 +21,11 @@ SET_UP = "python3 -m pip install -q --upgrade --target .uv uv"
 
 def blocks(*languages: str) -> list[tuple[Path, Block]]:
     return [(document, block) for document, block in BLOCKS if block.language in languages]
+
+
+def blocks_run_here(language: str) -> list[tuple[Path, Block]]:
+    """Without those of packages that run their README's blocks in a test of their own."""
+    return [found for found in blocks(language) if not (found[0].parent / "tests/test_readme.py").exists()]
 
 
 def name(value: Path | Block) -> str:
@@ -46,37 +51,33 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize(("document", "block"), blocks("python"), ids=name)
+@pytest.mark.parametrize(("document", "block"), blocks_run_here("python"), ids=name)
 def test_python_says_how_it_is_run(document: Path, block: Block) -> None:
     assert re.fullmatch(r"run(: skep-bwrap skep-proxy|: sandbox)?", block.mark), "no `<!-- run -->` above the block"
 
 
-@pytest.mark.parametrize(
-    ("document", "block"), [found for found in blocks("python") if found[1].mark == "run"], ids=name
-)
-def test_python_runs(document: Path, block: Block, tmp_path: Path) -> None:
-    run(block, tmp_path)
+def test_python_runs(tmp_path: Path) -> None:
+    run_all("run", tmp_path)
 
 
 @pytest.mark.sandbox
-@pytest.mark.parametrize(
-    ("document", "block"), [found for found in blocks("python") if found[1].mark == "run: sandbox"], ids=name
-)
-def test_python_that_starts_a_sandbox_runs(document: Path, block: Block, tmp_path: Path) -> None:
-    run(block, tmp_path)
+def test_python_that_starts_a_sandbox_runs(sandbox_starts: None, tmp_path: Path) -> None:
+    run_all("run: sandbox", tmp_path)
 
 
-def run(block: Block, folder: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", block.text], cwd=folder, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+def run_all(mark: str, folder: Path) -> None:
+    """Every Python block with this mark runs in a fresh interpreter, in a folder of its own."""
+    for document, block in blocks_run_here("python"):
+        if block.mark == mark:
+            done = subprocess.run(
+                [sys.executable, "-c", block.text], cwd=folder, capture_output=True, text=True, timeout=60
+            )
+            assert done.returncode == 0, f"{name(document)}:{block.line}\n{done.stderr}"
 
 
-@pytest.mark.parametrize(("document", "block"), blocks("toml"), ids=name)
-def test_toml_is_a_policy_that_loads(document: Path, block: Block) -> None:
-    from skep_policy import parse_policy
-
-    tomllib.loads(block.text)
-    parse_policy(block.text, source=document.name)
+def test_toml_is_a_policy_that_loads() -> None:
+    for document, block in blocks_run_here("toml"):
+        parse_policy(block.text, source=f"{name(document)}:{block.line}")
 
 
 def shown_commands() -> list[tuple[str, str]]:
