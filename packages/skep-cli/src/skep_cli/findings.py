@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 
+from skep_policy.aftermath import appeared
 from skep_policy.boundary import Boundary, below
 from skep_policy.report import Finding
 
@@ -23,7 +24,7 @@ def look_after(boundary: Boundary, quarantine: str) -> list[Finding]:
     What git of the host would obey has been moved to `quarantine` on return, and the links are as they were.
     """
     findings: list[Finding] = []
-    for watched in boundary.watched:
+    for watched in (*boundary.watched, *appeared(boundary)):
         found = _Spot.of(watched.path, boundary)
         if found is None:
             continue
