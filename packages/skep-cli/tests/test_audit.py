@@ -123,7 +123,7 @@ def test_a_log_that_was_tampered_with_is_not_opened(folder: RunFolder) -> None:
 def test_a_record_for_which_there_is_no_room_is_not_half_there(folder: RunFolder, small_files: None) -> None:
     log = Log(folder)
     log.append("thing", {})
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(OSError, match=r"."):
         log.append("large", {"text": "x" * 5000})
     log.append("thing", {})
     log.close()
@@ -138,7 +138,7 @@ def test_a_note_for_which_there_is_no_room_is_told_and_nothing_follows_it(folder
     log.note("egress", {"text": "x" * 5000})
     log.note("egress", {})
     assert len(told) == 1 and log.failure is told[0]
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(OSError, match=r"."):
         log.append("thing", {})
     log.close()
     assert [event.kind for event in check(folder).events] == ["egress"]

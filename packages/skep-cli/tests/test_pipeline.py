@@ -127,9 +127,16 @@ def test_output_is_on_record_as_it_came(state: Path, repo: Path) -> None:
 
 @pytest.mark.parametrize(
     ("verify", "outcome", "code"),
-    [("true", "passed", 0), ("false", "failed", 1), ("no-such-tool", "unavailable", 127), ("sh -c no-such-tool", "unavailable", 127),
-     ("./calc.py", "unavailable", 126), ("sh -c 'exit 42'", "failed", 42), ("sh -c 'kill -9 $$'", "failed", 137)],
-)  # fmt: skip
+    [
+        ("true", "passed", 0),
+        ("false", "failed", 1),
+        ("no-such-tool", "unavailable", 127),
+        ("sh -c no-such-tool", "unavailable", 127),
+        ("./calc.py", "unavailable", 126),
+        ("sh -c 'exit 42'", "failed", 42),
+        ("sh -c 'kill -9 $$'", "failed", 137),
+    ],
+)
 def test_the_verification_is_what_the_operators_command_says(
     state: Path, repo: Path, verify: str, outcome: str, code: int
 ) -> None:
@@ -156,12 +163,13 @@ def test_the_verification_sees_the_patch_on_a_clean_tree_and_nothing_of_the_work
     (repo / "kept-empty").mkdir()
     (repo / "calc.py").chmod(0o640)
     worker = (
-        "echo dirty > .venv/tool; echo x > .venv/new; mkdir build; echo x > build/o; echo ok > f; ln -s f l; rm -r gone;"
-        "chmod +x check.sh; echo x >> .git/config; rm wip; mkdir wip; echo y > wip/y; mkdir .venv/d"
+        "echo dirty > .venv/tool; echo x > .venv/new; mkdir build; echo x > build/o; echo ok > f; ln -s f l;"
+        "rm -r gone; chmod +x check.sh; echo x >> .git/config; rm wip; mkdir wip; echo y > wip/y; mkdir .venv/d"
     )
     verify = (
-        'set -e; test "$(cat .venv/tool)" = clean; test ! -e .venv/new; test ! -e build; test "$(cat l)" = ok; test -L l; test ! -e gone;'
-        'test -d kept-empty; test -x check.sh; git status > /dev/null; test "$(cat wip/y)" = y; test "$(stat -c %a calc.py)" = 640'
+        'set -e; test "$(cat .venv/tool)" = clean; test ! -e .venv/new; test ! -e build; test "$(cat l)" = ok;'
+        "test -L l; test ! -e gone; test -d kept-empty; test -x check.sh; git status > /dev/null;"
+        'test "$(cat wip/y)" = y; test "$(stat -c %a calc.py)" = 640'
     )
     (repo / "verify.sh").write_text(verify)
     done, folder = run(state, repo, worker, verify="sh -x verify.sh")

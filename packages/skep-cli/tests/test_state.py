@@ -153,7 +153,7 @@ def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_anew(tmp
 
 def test_a_lock_is_not_made_of_a_link(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="."):
+    with pytest.raises(OSError, match=r"."):
         Lock(tmp_path / "lock").take()
     assert not (tmp_path / "elsewhere").exists()
 

@@ -101,6 +101,7 @@ def obey(lifeline: socket.socket, worker: int) -> bool:
 
 def main() -> None:
     lifeline = socket.socket(fileno=int(sys.argv[1]))
+    lifeline.set_inheritable(False)  # who holds it could order the end of others
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     wake, waker = os.pipe()

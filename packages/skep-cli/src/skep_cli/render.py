@@ -109,7 +109,8 @@ class Page:
         self.raw("\n" + self.style(visible(text), "bold") + "\n")
 
     def raw(self, text: str) -> None:
-        self.stream.write(text.encode("utf-8", "replace").decode("utf-8"))
+        encoding = self.stream.encoding or "utf-8"
+        self.stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         self.stream.flush()
 
 

@@ -143,10 +143,13 @@ class RunFolder:
     def alive(self) -> bool:
         """Whether a process works on it at this moment."""
         probe = Lock(self.path / "lock")
-        if probe.take(wait=False, create=False):
-            probe.release(keep=True)
+        try:
+            taken = probe.take(wait=False, create=False)
+        except OSError:
             return False
-        return (self.path / "lock").exists()
+        if taken:
+            probe.release(keep=True)
+        return not taken and (self.path / "lock").exists()
 
 
 class Runs:

@@ -1,0 +1,241 @@
+"""`skep run` as it is typed: what is refused in one line, and what scripts get. In workspace mode, so no sandbox is
+needed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from .stage import PLAIN, document, git, skep
+
+MEND = "sh -c 'sed -i s/a.-.b/a+b/ calc.py'"
+HERE = ("--execution-mode", "workspace")
+
+
+def refused(done: subprocess.CompletedProcess[str], code: int, *says: str) -> None:
+    """One line on stderr, nothing on stdout."""
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("skep: execution mode workspace")]
+    assert done.returncode == code, done.stderr
+    assert len(lines) == 1 and "Traceback" not in done.stderr, done.stderr
+    assert done.stdout == ""
+    for text in says:
+        assert text in lines[0]
+
+
+def test_scripts_get_a_document_on_the_last_line_and_the_workers_output_elsewhere(state: Path, repo: Path) -> None:
+    worker = "sh -c 'echo said; sed -i s/a.-.b/a+b/ calc.py'"
+    done = skep(state, "run", str(repo), "mend it", "--worker", worker, "--verify", "sh check.sh", "--json", *HERE)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1 and "said" in done.stderr
+    told = document(done)
+    assert (told["state"], told["verification"]["outcome"], told["files_changed"]) == (
+        "completed",
+        "passed",
+        ["calc.py"],
+    )
+    assert "a - b" in (repo / "calc.py").read_text() and git(repo, "status", "--porcelain") == ""
+
+
+def test_people_see_the_output_on_stdout_and_progress_on_stderr(state: Path, repo: Path) -> None:
+    done = skep(state, "run", str(repo), "mend it", "--worker", "echo said", *HERE)
+    assert done.stdout == "said\n" and "skep: run" in done.stderr and "\x1b" not in done.stderr
+    assert "nothing is enforced" in done.stderr
+
+
+def test_quiet_is_quiet_and_still_warns(state: Path, repo: Path) -> None:
+    done = skep(state, "run", str(repo), "mend it", "--worker", "echo said", "--quiet", *HERE)
+    assert done.stdout == "" and done.stderr.splitlines() == [
+        "skep: execution mode workspace: nothing is enforced, the worker can do whatever you can"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("worker", "more", "code"),
+    [
+        ("true", (), 0),
+        ("true", ("--verify", "true"), 0),
+        ("true", ("--verify", "false"), 1),
+        ("true", ("--verify", "no-such-tool"), 1),
+        ("sh -c 'exit 3'", (), 1),
+        ("sleep 60", ("--wall", "500ms"), 124),
+    ],
+)
+def test_the_exit_status_is_what_the_design_fixes(
+    state: Path, repo: Path, worker: str, more: tuple[str, ...], code: int
+) -> None:
+    assert skep(state, "run", str(repo), "x", "--worker", worker, *more, *HERE).returncode == code
+
+
+def test_the_report_file_has_the_same_document(state: Path, repo: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    done = skep(state, "run", str(repo), "x", "--worker", "true", "--json", "--report", str(report), *HERE)
+    assert json.loads(report.read_text()) == document(done)
+
+
+@pytest.mark.parametrize("task", ["", "  \n"])
+def test_an_empty_task_is_refused(state: Path, repo: Path, task: str) -> None:
+    refused(skep(state, "run", str(repo), task, "--worker", "touch ran", *HERE), 2, "task is empty")
+
+
+def test_a_repo_that_is_absent_a_file_or_everything_is_refused(state: Path, repo: Path) -> None:
+    for what, says in ((repo / "absent", "no such folder"), (repo / "calc.py", "not a folder"), ("/", "REPO is /")):
+        refused(skep(state, "run", str(what), "x", "--worker", "true", *HERE), 2, says)
+
+
+def test_no_worker_lists_the_agents_on_path_and_shows_the_flag(state: Path, repo: Path, tmp_path: Path) -> None:
+    refused(skep(state, "run", str(repo), "x"), 2, "--worker 'CMD {task}'", "none of claude, codex")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("codex", "goose"):
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    done = skep(state, "run", str(repo), "x", env={"PATH": f"{folder}:{os.environ['PATH']}"})
+    refused(done, 2, "on PATH: codex, goose", "--worker 'codex exec {task}'")
+
+
+@pytest.mark.parametrize(
+    ("worker", "code", "says"),
+    [
+        ("no-such-worker {task}", 127, "'no-such-worker' on PATH"),
+        ("/no/such/worker", 127, "/no/such/worker is no program"),
+        ("'open", 2, "no closing quotation"),
+        ("  ", 2, "--worker is empty"),
+    ],
+)
+def test_a_worker_that_cannot_be_is_refused(state: Path, repo: Path, worker: str, code: int, says: str) -> None:
+    refused(skep(state, "run", str(repo), "x", "--worker", worker, *HERE), code, says)
+    assert not (state / "skep/runs").exists() or not os.listdir(state / "skep/runs")
+
+
+def test_an_unknown_mode_is_a_usage_error_and_runs_nothing(state: Path, repo: Path) -> None:
+    for option, value in (("--execution-mode", "sandbx"), ("--workspace", "overlaid")):
+        done = skep(state, "run", str(repo), "x", "--worker", "touch ran", option, value)
+        assert done.returncode == 2 and value in done.stderr
+    assert not (state / "skep").exists()
+
+
+def test_a_bad_policy_is_refused_with_its_place(state: Path, repo: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "p.toml"
+    policy.write_text("[network]\nallowed = []\n")
+    done = skep(state, "run", str(repo), "x", "--worker", "true", "--policy", str(policy), *HERE)
+    refused(done, 2, "p.toml:2")
+    refused(skep(state, "run", str(repo), "x", "--worker", "true", "--allow", "http://x/", *HERE), 2, "http://x/")
+
+
+def test_results_inside_the_tree_or_in_a_file_are_refused(state: Path, repo: Path, tmp_path: Path) -> None:
+    done = skep(state, "run", str(repo), "x", "--worker", "true", "--results", str(repo / "out"), *HERE)
+    refused(done, 2, "inside REPO")
+    (tmp_path / "file").write_text("mine")
+    done = skep(state, "run", str(repo), "x", "--worker", "true", "--results", str(tmp_path / "file"), *HERE)
+    refused(done, 2, "not a folder")
+
+
+@pytest.mark.parametrize("how", ["file", "read-only", "broken link"])
+def test_a_state_folder_that_cannot_be_used_is_one_line_before_the_worker(state: Path, repo: Path, how: str) -> None:
+    inner = state / "inner"
+    if how == "file":
+        inner.write_text("mine")
+    elif how == "broken link":
+        inner.symlink_to("/proc/nowhere/x")
+    elif os.geteuid() == 0:
+        inner = Path("/proc/nowhere")
+    else:
+        inner.mkdir(mode=0o500)
+    done = skep(
+        state, "run", str(repo), "x", "--worker", f"touch {state}/ran", *HERE, env={"XDG_STATE_HOME": str(inner)}
+    )
+    refused(done, 125, "XDG_STATE_HOME")
+    assert not (state / "ran").exists() and (how != "file" or inner.read_text() == "mine")
+
+
+def on_small_disk(state: Path, repo: Path, size: str, *args: str) -> subprocess.CompletedProcess[str]:
+    """skep with its state on a tmpfs of that size; the runs it left are listed on stderr."""
+    disk = state / "disk"
+    disk.mkdir(exist_ok=True)
+    inner = f'mount -t tmpfs -o size={size} none "$0" && {{ "$@"; code=$?; ls "$0/skep/runs" >&2; exit $code; }}'
+    unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
+    words = [*unshare, "sh", "-c", inner, str(disk), sys.executable, "-m", "skep_cli", "run", str(repo), "x", *args]
+    env = {"PATH": os.environ["PATH"], "HOME": str(state), "XDG_STATE_HOME": str(disk), **PLAIN}
+    return subprocess.run(
+        words, env=env, capture_output=True, text=True, timeout=120, check=False, stdin=subprocess.DEVNULL
+    )
+
+
+needs_unshare = pytest.mark.skipif(
+    subprocess.run(
+        ["unshare", "-m" if os.geteuid() == 0 else "-Urm", "true"], capture_output=True, check=False
+    ).returncode
+    != 0
+    and not os.environ.get("SKEP_SANDBOX_MUST_WORK"),
+    reason="no mount namespaces here",
+)
+
+
+@needs_unshare
+@pytest.mark.parametrize("size", ["16k", "32k", "48k", "64k", "96k", "128k"])
+def test_a_full_disk_before_the_worker_is_one_line_and_leaves_nothing(state: Path, repo: Path, size: str) -> None:
+    (repo / "data").write_bytes(os.urandom(200_000))
+    done = on_small_disk(state, repo, size, "--worker", f"touch {state}/ran", "--quiet", *HERE)
+    refused(done, 125, "no room in the state folder")
+    assert not (state / "ran").exists()
+
+
+@needs_unshare
+def test_a_disk_the_worker_fills_ends_in_a_failed_run_with_what_there_is(state: Path, repo: Path) -> None:
+    worker = "sh -c 'echo x > f; head -c 100000000 /dev/zero > fill; cat fill; sleep 1'"
+    done = on_small_disk(state, repo, "4m", "--worker", worker, "--json", "--quiet", *HERE)
+    assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+    told = document(done)
+    assert told["state"] == "failed"
+    lines = [line for line in done.stderr.splitlines() if "nothing is enforced" not in line]
+    assert len(lines) == 2 and "no room in the state folder" in lines[0] and lines[1] == told["id"], done.stderr
+
+
+def test_stopping_skep_stops_the_worker_and_still_takes_the_patch(state: Path, repo: Path) -> None:
+    words = [
+        sys.executable,
+        "-m",
+        "skep_cli",
+        "run",
+        str(repo),
+        "x",
+        "--worker",
+        "sh -c 'echo x > f; touch $SKEP_RESULTS/on; sleep 60'",
+    ]
+    env = {"PATH": os.environ["PATH"], "HOME": str(state), "XDG_STATE_HOME": str(state), **PLAIN}
+    process = subprocess.Popen(
+        [*words, "--json", *HERE], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    end = time.monotonic() + 20
+    while not list(state.glob("skep/runs/*/results/on")):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=30)
+    told = json.loads(out)
+    assert process.returncode == 1 and told["state"] == "failed" and told["files_changed"] == ["f"]
+
+
+def test_a_name_that_is_no_text_goes_through_json(state: Path, repo: Path) -> None:
+    script = "import os; open(os.fsdecode(b'\\xff'), 'w').write('x')"
+    done = skep(state, "run", str(repo), "x", "--worker", f'{shutil.which("python3")} -c "{script}"', "--json", *HERE)
+    assert done.returncode == 0, done.stderr
+    assert document(done)["files_changed"] == [os.fsdecode(b"\xff")]
+
+
+def test_every_file_of_a_run_is_the_owners_alone(state: Path, repo: Path) -> None:
+    told = document(skep(state, "run", str(repo), "x", "--worker", MEND, "--verify", "true", "--json", *HERE))
+    for path in [state / "skep", *(state / "skep").rglob("*")]:
+        if "results" not in path.parts and "git" not in path.parts:
+            assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0, path
+    assert Path(told["audit"]).is_dir()
