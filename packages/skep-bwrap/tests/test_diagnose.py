@@ -14,8 +14,8 @@ TEXTS = [
     ("bwrap: Creating new namespace failed: Operation not permitted", "user-namespaces", "seccomp=unconfined"),
     (
         (
-            "bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged user "
-            "namespaces. On e.g. debian this can be enabled with 'sysctl kernel.unprivileged_userns_clone=1'."
+            "bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged "
+            "user namespaces. On e.g. debian this can be enabled with 'sysctl kernel.unprivileged_userns_clone=1'."
         ),
         "user-namespaces",
         "kernel.unprivileged_userns_clone=1",
@@ -27,8 +27,8 @@ TEXTS = [
     ),
     (
         (
-            "bwrap: Creating new namespace failed, likely because the kernel does not support user namespaces.  bwrap must "
-            "be installed setuid on such systems."
+            "bwrap: Creating new namespace failed, likely because the kernel does not support user namespaces.  bwrap "
+            "must be installed setuid on such systems."
         ),
         "user-namespaces",
         "CONFIG_USER_NS",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import _socket
 import fcntl
 import os
+import select
 import signal
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,11 +84,16 @@ class Sandbox:
             pass
 
     def begin(self) -> bool:
-        """Blocks until the worker has been executed (True) or will not be (False); `wait` says why."""
+        """Blocks until the worker has been executed (True) or will not be (False); `wait` says why.
+
+        The worker is not executed before this is called, and not when the guardian is gone by then.
+        """
         if not self._followed:
-            for line in _lines(self._control):
+            for line in self._control_lines():
                 word, _, rest = line.partition(" ")
                 self._said.setdefault(word, []).append(rest)
+                if word == "ready":
+                    self._tell_to_run()
             self._followed = True
             if "ready" in self._said and "exec" not in self._said:
                 self._running = True
@@ -95,6 +101,37 @@ class Sandbox:
                     if number not in ENDING:
                         self._order(b"s" + bytes((number,)))
         return self._running
+
+    def _tell_to_run(self) -> None:
+        poll = select.poll()
+        poll.register(self._lifeline, 0)
+        if not poll.poll(0):  # no POLLHUP: the guardian is there
+            try:
+                self._control.send(b"run\n")
+            except OSError:
+                pass
+
+    def _control_lines(self) -> Iterator[str]:
+        """Lines of the shim up to end-of-file; or up to the guardian's end, since a bwrap that was orphaned while it
+        set up may hold the other end for ever.
+        """
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(self._lifeline, 0)
+        pending = b""
+        while True:
+            ready = dict(poll.poll())
+            if self._control.fileno() not in ready:
+                return
+            try:
+                block = self._control.recv(65536)
+            except ConnectionResetError:
+                return
+            if not block:
+                return
+            *lines, pending = (pending + block).split(b"\n")
+            for line in lines:
+                yield line.decode(errors="backslashreplace")
 
     def wait(self, started: Callable[[], None] | None = None) -> Ended:
         """Blocks until nothing of the sandbox is left. `started` is called when the worker has been executed.
@@ -106,13 +143,15 @@ class Sandbox:
             if self.begin() and started is not None:
                 started()
             words = self._follow_guardian()
+            if "exit" not in words:
+                _end_holders(self._diagnostics)
         finally:
             self._lifeline.close()
             self._control.close()
             self._reap()
             diagnostics = _drain(self._diagnostics)
         said = self._said
-        if "failed" in words or "exit" not in words:
+        if "failed" in words or ("exit" not in words and not self._running):
             raise BackendUnavailable(f"the guardian of the sandbox failed: {words.get('failed', 'it was killed')}")
         if "unable" in said:
             raise BackendUnavailable(f"the kernel refuses {said['unable'][0]}", check="apart")
@@ -121,7 +160,7 @@ class Sandbox:
                 f"the boundary is not what it should be: {said['refused'][0]}", check="attestation"
             )
         limit, ending = words.get("limit"), next((number for number in self._early if number in ENDING), None)
-        exit_code = int(words["exit"])
+        exit_code = int(words.get("exit", 128 + signal.SIGKILL))
         if "ready" not in said and limit is None:
             if ending is None:
                 raise classify(diagnostics, exit_code, _sysctls())
@@ -146,6 +185,22 @@ class Sandbox:
             else:
                 words[word] = rest
         return words
+
+
+def _end_holders(pipe: int) -> None:
+    """No process has the other end of the pipe as its standard error: what a guardian that was killed has left."""
+    name = os.readlink(f"/proc/self/fd/{pipe}")
+    while True:
+        holders: list[int] = []
+        for entry in os.listdir("/proc"):
+            try:
+                if entry.isdigit() and os.readlink(f"/proc/{entry}/fd/2") == name:
+                    holders.append(int(entry))
+                    os.kill(int(entry), signal.SIGKILL)
+            except OSError:
+                continue
+        if not holders:
+            return
 
 
 def _lines(sock: _socket.socket) -> Iterator[str]:

@@ -17,7 +17,8 @@ come from the host and are believed; everything else here is the boundary that i
 
 What the control descriptor carries back is lines: `attest NAME VALUE`, `note LAYER TEXT` (something optional is not in
 force), `unable TEXT` (the kernel refuses step 2 or 3, and the proxy has not been spoken to), `refused TEXT`, `ready`,
-`exec ERRNO` (the worker could not be started). It closes on exec, and so its end-of-file after `ready` is the news
+`exec ERRNO` (the worker could not be started). `ready` is answered by `run`: so nobody starts a worker for a caller who
+is gone. It closes on exec, and so its end-of-file after `ready` is the news
 that the worker runs.
 """
 
@@ -622,6 +623,8 @@ def controlled(control_fd: int, proxy_fd: Optional[int]) -> None:
         say("refused %s: %s" % (type(error).__name__, error))
         os._exit(125)
     say("ready")
+    if os.read(control_fd, 16) != b"run\n":
+        os._exit(125)
     if stderr is not None:
         os.dup2(int(stderr), 2)
         os.close(int(stderr))

@@ -1,0 +1,209 @@
+"""What works inside, and what the filter refuses when it is really installed."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+
+import pytest
+from skep_bwrap.seccomp import ARCHES, DENIED, DENIED_STRICT
+
+from .box import Box
+
+pytestmark = pytest.mark.sandbox
+
+CALLS = """
+import ctypes, json, sys
+libc = ctypes.CDLL(None, use_errno=True)
+found = {}
+for name, number in json.loads(sys.argv[1]).items():
+    result = libc.syscall(number, -1, -1, -1, -1, -1, -1)
+    found[name] = ctypes.get_errno() if result == -1 else 0
+print(json.dumps(found))
+"""
+
+
+def calls(names: tuple[str, ...]) -> list[str]:
+    numbers = ARCHES[platform.machine()].numbers
+    return ["python3", "-c", CALLS, json.dumps({name: numbers[name] for name in names})]
+
+
+def test_each_denied_call_fails_with_eperm_and_elsewhere_does_not(either: Box) -> None:
+    result = either.run(calls(DENIED))
+    assert json.loads(result.out) == dict.fromkeys(DENIED, errno.EPERM)
+    control = subprocess.run(calls(DENIED), capture_output=True, text=True, check=True)
+    others = {name for name, code in json.loads(control.stdout).items() if code != errno.EPERM}
+    assert others >= {"add_key", "keyctl", "request_key"}
+    if os.geteuid() == 0:
+        assert others >= set(DENIED) - {"syslog"}
+
+
+def test_strict_denies_mounts_and_namespaces(either: Box) -> None:
+    names = (*DENIED_STRICT, "unshare", "clone3")
+    inside = json.loads(either.run(calls(names), strict=True).out)
+    assert inside == {**dict.fromkeys(names, errno.EPERM), "clone3": errno.ENOSYS}
+    loose = json.loads(either.run(calls(names)).out)
+    assert loose["clone3"] != errno.ENOSYS and loose["unshare"] == errno.EINVAL
+
+
+TERMINAL = """
+import fcntl, os, pty, sys
+ours, theirs = pty.openpty()
+for command in (0x5412, 0x541C, 0xDEAD00005412):
+    try:
+        import ctypes
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.ioctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_char_p]
+        print("ok" if libc.ioctl(theirs, command, b"x") == 0 else ctypes.get_errno(), end=" ")
+    except OSError as error:
+        print(error.errno, end=" ")
+fcntl.ioctl(theirs, 0x5413, b"\\0" * 8)
+print("size")
+"""
+
+
+def test_typing_into_a_terminal_is_refused_and_asking_its_size_is_not(either: Box) -> None:
+    assert either.python(TERMINAL).out == "1 1 1 size\n"
+    control = subprocess.run([sys.executable, "-c", TERMINAL], capture_output=True, text=True, check=True).stdout
+    assert "1 1 1" not in control
+
+
+FAMILIES = """
+import socket
+packet, alg, vsock, diag, uevent = (17, 3, 0), (38, 5, 0), (40, 1, 0), (16, 3, 4), (16, 3, 15)
+for family, kind, protocol in (packet, alg, vsock, diag, uevent, (16, 3, 0), (2, 1, 0), (1, 1, 0)):
+    try:
+        socket.socket(family, kind, protocol).close()
+        print("ok", end=" ")
+    except OSError as error:
+        print(error.errno, end=" ")
+"""
+
+
+def test_socket_families(either: Box) -> None:
+    refused = f"{errno.EAFNOSUPPORT} "
+    assert either.python(FAMILIES).out == refused * 5 + "ok ok ok "
+    assert either.python(FAMILIES, strict=True).out == refused * 5 + "ok ok " + refused
+    control = subprocess.run([sys.executable, "-c", FAMILIES], capture_output=True, text=True, check=True).stdout
+    assert control.split()[3:5] == ["ok", "ok"]
+
+
+# mov eax, 20 (getpid of i386); int 0x80; ret
+COMPAT = """
+import ctypes, mmap
+code = mmap.mmap(-1, 4096, prot=7)
+code.write(bytes.fromhex("b814000000cd80c3"))
+print(ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))(), flush=True)
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="there are two kinds of calls on x86-64 only")
+def test_calls_of_another_architecture_end_the_process(either: Box) -> None:
+    assert either.python(COMPAT).code in (128 + 31, 128 + 11)
+    assert either.python(COMPAT.replace("cd80", "9090")).code == 0
+
+
+WORKS = {
+    "asyncio": "import asyncio; print(asyncio.run(asyncio.sleep(0, 'fine')))",
+    "subprocess in asyncio": """
+import asyncio
+async def main():
+    process = await asyncio.create_subprocess_exec("echo", "fine", stdout=-1)
+    print((await process.communicate())[0].decode(), end="")
+asyncio.run(main())
+""",
+    "multiprocessing": """
+import multiprocessing
+def child(queue, lock):
+    with lock:
+        queue.put("fine")
+if __name__ == "__main__":
+    context = multiprocessing.get_context("fork")
+    queue, lock = context.Queue(), context.Semaphore()
+    context.Process(target=child, args=(queue, lock)).start()
+    print(queue.get())
+""",
+    "shared memory": """
+from multiprocessing import shared_memory
+block = shared_memory.SharedMemory(create=True, size=16)
+block.buf[:4] = b"fine"
+print(bytes(block.buf[:4]).decode())
+block.close()
+block.unlink()
+""",
+    "threads": "import threading; threading.Thread(target=print, args=('fine',)).start()",
+    "unix sockets": """
+import socket
+server = socket.socket(socket.AF_UNIX); server.bind("s"); server.listen()
+client = socket.socket(socket.AF_UNIX); client.connect("s"); client.sendall(b"fine")
+print(server.accept()[0].recv(9).decode())
+""",
+    "abstract sockets": """
+import socket
+server = socket.socket(socket.AF_UNIX); server.bind("\\0s"); server.listen()
+client = socket.socket(socket.AF_UNIX); client.connect("\\0s"); client.sendall(b"fine")
+print(server.accept()[0].recv(9).decode())
+""",
+    "loopback": """
+import socket
+server = socket.create_server(("127.0.0.1", 0))
+client = socket.create_connection(server.getsockname()); client.sendall(b"fine")
+print(server.accept()[0].recv(9).decode())
+""",
+    "a terminal of its own": "import pty, os; a, b = pty.openpty(); print('fine' if os.isatty(b) else os.ttyname(b))",
+    "temporary files": """
+import tempfile, os
+print("fine" if all(os.path.isdir(tempfile.mkdtemp(dir=d)) for d in ("/tmp", "/var/tmp", "/dev/shm")) else "")
+""",
+    "inotify and epoll": "import select; select.epoll().close(); print('fine')",
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_what_programs_need_works(box: Box, name: str) -> None:
+    result = box.python(WORKS[name])
+    assert (result.code, result.out) == (0, "fine\n"), result.err
+
+
+@pytest.mark.parametrize(
+    ("program", "argv", "words"),
+    [
+        ("gdb", ["gdb", "-q", "-batch", "-ex", "run", "/bin/true"], "exited normally"),
+        ("strace", ["sh", "-c", "strace -f -o t sh -c 'true | true' && cat t"], "exited with 0"),
+        ("node", ["node", "-e", "console.log(require('child_process').execSync('echo fine') + '')"], "fine"),
+        ("git", ["sh", "-c", "git init -q r && cd r && git status && ls -a"], ".git"),
+        ("gcc", ["sh", "-c", "echo 'int main(){return 0;}' > m.c && gcc m.c -o m && ./m && echo fine"], "fine"),
+    ],
+)
+def test_programs_of_others_work(box: Box, program: str, argv: list[str], words: str) -> None:
+    if shutil.which(program) is None:
+        pytest.skip(f"{program} is not installed")
+    result = box.run(argv)
+    assert result.code == 0 and words in result.out, result.err
+
+
+NESTED = ["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+
+
+def test_sandboxes_nest_for_ordinary_users_and_not_for_root(either: Box) -> None:
+    nested = either.run([either.bwrap, *NESTED, "sh", "-c", "id -u; ls -d /proc/[0-9]* | wc -l"])
+    unshared = either.run(["unshare", "-Urm", "sh", "-c", "mount -t tmpfs none /mnt && echo fine"])
+    if os.geteuid() == 0:
+        # A uid 0 with capabilities could give files of the workspace capabilities that count on the host.
+        assert nested.code != 0 and unshared.code != 0
+    else:
+        assert nested.out.startswith(f"{os.getuid()}\n") and nested.code == 0, nested.err
+        assert unshared.out == "fine\n"
+    assert either.run(["unshare", "-Ur", "true"], strict=True).code != 0
+
+
+def test_the_worker_is_who_the_caller_is(either: Box) -> None:
+    result = either.sh("id -u; id -g; stat -c %u:%g .; touch made; stat -c %u:%g made")
+    own = f"{os.getuid()}:{os.getgid()}"
+    assert result.out.split() == [str(os.getuid()), str(os.getgid()), own, own]
+    assert (either.ws / "made").stat().st_uid == os.getuid()
