@@ -41,13 +41,33 @@ LAYOUT = {
     "dir/abs": Link("ROOT/dir/sub"),
     "chain": Link("to-dir/up/to-file"),
     "dangling": Link("nowhere/else"),
+    "dot": Link("."),
+    "root": Link("/"),
+    "dir/slashed": Link("../dir//sub/."),
     "self": Link("self"),
     "ping": Link("pong"),
     "pong": Link("ping"),
     "dir/through": Link("../to-dir/sub/../sub"),
 }
 
-NAMES = ["dir", "file", "sub", "deep", "to-file", "to-dir", "up", "abs", "chain", "dangling", "self", "ping", "through"]
+NAMES = [
+    "dir",
+    "file",
+    "sub",
+    "deep",
+    "to-file",
+    "to-dir",
+    "up",
+    "abs",
+    "chain",
+    "dangling",
+    "self",
+    "ping",
+    "through",
+    "dot",
+    "root",
+    "slashed",
+]
 STEPS = [*NAMES, "..", ".", "", "absent"]
 
 

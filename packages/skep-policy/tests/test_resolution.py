@@ -386,6 +386,16 @@ def test_protecting_the_workspace_itself_is_refused(world: World, policy: str) -
     assert "read-only; protect less" in text and text.startswith("flags: filesystem.protect: ")
 
 
+def test_a_root_inside_something_protected_is_a_note_with_the_flag_that_opens_it(world: World) -> None:
+    world.add({"home/repo/.vscode/out/f": "x", "home/repo/deploy/out/f": "x"})
+    boundary = world.resolve("[filesystem]\nwrite = ['.vscode/out', 'deploy/out']\nprotect = ['deploy']")
+    assert world.access(boundary, "home/repo/.vscode/out/f") == READ == world.access(boundary, "home/repo/deploy/out/f")
+    first, second = boundary.notes
+    assert f"--grant {world.repo}/.vscode" in first and "protected by deploy" in second
+    boundary = world.resolve("[filesystem]\nwrite = ['.vscode/out']\ngrant = ['.vscode']")
+    assert world.access(boundary, "home/repo/.vscode/out/f") == WRITE and boundary.notes == ()
+
+
 def test_the_bound_of_the_walk_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("skep_policy.protects.MAX_FOLDERS", 3)
     world.add({f"home/repo/{n}/f": "x" for n in range(5)})

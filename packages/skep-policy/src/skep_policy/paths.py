@@ -48,6 +48,7 @@ class Tree:
     def __init__(self, mapped: Mapping[str, str] | None = None) -> None:
         self._mapped = sorted((mapped or {}).items(), key=lambda item: -len(item[0]))
         self._seen: dict[str, tuple[int, str]] = {}
+        self._folders: dict[str, Place] = {}
 
     def host(self, path: str) -> str:
         """The host's path of a worker's path without links."""
@@ -58,6 +59,22 @@ class Tree:
 
     def place(self, path: str) -> Place:
         """What an absolute path leads to. Raises PolicyError for a cycle of links."""
+        folder, _, name = path.rpartition("/")
+        if not folder or name in ("", ".", ".."):
+            return self._walk(path)
+        parent = self._folders.get(folder)
+        if parent is None:  # most paths asked for share a few folders
+            parent = self._folders[folder] = self._walk(folder)
+        candidate = f"{parent.path.rstrip('/')}/{name}"
+        if parent.kind == "absent":
+            return Place(candidate, "absent", 0, parent.links)
+        mode, target = self._look(candidate) if parent.kind == "dir" and not parent.blocked else (-1, "")
+        if target or mode < 0:
+            return self._walk(path)
+        return Place(candidate, _kind(mode), mode, parent.links)
+
+    def _walk(self, path: str) -> Place:
+        """What `place` says, component by component."""
         todo = path.split("/")[::-1]
         current = ""
         mode = stat.S_IFDIR
@@ -83,8 +100,9 @@ class Tree:
             if len(links) > MAX_LINKS:
                 raise PolicyError(f"{path!r} is a cycle of links ({links[0][0]} and others); remove it")
             current = "" if target.startswith("/") else current
+            mode = stat.S_IFDIR  # of where the link starts from; its text may be nothing but `.` or `/`
             todo += target.split("/")[::-1]
-        return Place(current or "/", "dir" if stat.S_ISDIR(mode) else "file", mode, tuple(links))
+        return Place(current or "/", _kind(mode), mode, tuple(links))
 
     def _absent(self, candidate: str, todo: list[str], links: list[tuple[str, str]]) -> Place:
         """The place of a path that ends before its last part. The rest is joined by the letter; where it climbs back
@@ -157,6 +175,10 @@ class Tree:
         if seen is None:
             seen = self._seen[path] = _lstat(self.host(path))
         return seen
+
+
+def _kind(mode: int) -> Kind:
+    return "absent" if mode == 0 else "dir" if stat.S_ISDIR(mode) else "file"
 
 
 def _lstat(path: str) -> tuple[int, str]:

@@ -150,6 +150,13 @@ class Protects:
                 problem = f"protecting {rule.path} ({rule.reason}) would make {root.path}, {root.reason}, read-only"
                 source = None if rule.source == BUILT_IN else rule.source
                 raise PolicyError(f"{problem}; protect less", source=source, key="filesystem.protect")
+        for root in self.scope.operators:
+            rule = deepest(rules, root.path)
+            if rule is not None:
+                fix = f"; --grant {rule.path} opens it" if rule.source == BUILT_IN else ""
+                self.scope.notes.append(
+                    f"{root.source}: {root.path} stays read-only: {rule.path} is protected ({rule.reason}){fix}"
+                )
 
 
 def _outermost(rules: list[PathRule]) -> list[PathRule]:
