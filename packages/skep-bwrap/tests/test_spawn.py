@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from skep_bwrap import BackendUnavailable, spawn
 from skep_bwrap.spawn import Sandbox, check_destination
 from skep_policy.boundary import Access, Limits, PathRule
+from skep_policy.launch import Launch
 
 from .box import Box, descriptors, eventually, go, parents, tagged
 
@@ -313,7 +315,8 @@ from box import Box
 from pathlib import Path
 import tempfile
 box = Box(Path(tempfile.mkdtemp(dir={str(box.out)!r})), {box.bwrap!r})
-outcome = run(box.boundary(), ["sh", "-c", "echo out; echo err >&2; cat; ls -l /proc/$$/fd > fds"], bwrap=box.bwrap)
+script = "echo out; echo err >&2; cat; ls -l /proc/$$/fd | cat > fds; true"
+outcome = run(box.boundary(), ["sh", "-c", script], bwrap=box.bwrap)
 open({str(box.out / "code")!r}, "w").write(f"{{outcome.exit_code}} {{box.ws}}")
 """
     done = subprocess.run([sys.executable, "-c", code], input=b"in\n", capture_output=True, timeout=60)
@@ -388,3 +391,25 @@ os.write(new, b"".join(word + b"\\0" for word in kept))
 os.lseek(new, 0, 0)
 os.execv({real!r}, [{real!r}, "--args", str(new), *sys.argv[3:]])
 """
+
+
+def test_a_socket_that_goes_away_before_it_is_covered_does_not_stop_the_launch(box: Box) -> None:
+    """Sockets of a host come and go, those of other users' programs too; one that stays is covered all the same."""
+    import socket
+
+    gone, stays = box.out / "gone", box.out / "stays"
+    with socket.socket(socket.AF_UNIX) as passing, socket.socket(socket.AF_UNIX) as staying:
+        for sock, path in ((passing, gone), (staying, stays)):
+            sock.bind(str(path))
+            sock.listen()
+        launches: list[Launch] = []
+
+        def compiled(launch: Launch) -> None:
+            launches.append(launch)
+            gone.unlink(missing_ok=True)
+
+        script = f"import socket; print(socket.socket(socket.AF_UNIX).connect_ex('{stays}'))"
+        result = box.run(["python3", "-c", script], how={"compiled": compiled})
+    assert result.code == 0 and result.out == f"{errno.ECONNREFUSED}\n", result.err
+    assert len(launches) == 2
+    assert str(gone) in launches[0].args and str(gone) not in launches[1].args

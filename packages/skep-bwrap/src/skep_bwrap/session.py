@@ -18,6 +18,9 @@ from .find import find_bwrap
 from .relay import Stdio
 from .spawn import Ended, Sandbox, spawn
 
+LAUNCHES_FOR_SOCKETS = 4
+"""Launches before a busy host, whose sockets come and go between the look and the mount, is given up on."""
+
 
 class Outcome(msgspec.Struct, frozen=True):
     """What became of a command. `exit_code` is 128 + N for signal N, 126 or 127 when it could not be executed.
@@ -70,15 +73,16 @@ def run(
     with the sandbox, and when the worker has been executed. `ignored` are the signals the worker finds ignored.
 
     Raises BackendUnavailable when the boundary could not be applied; the command has not run then. Where the kernel
-    refuses the worker a user namespace of its own, the launch is made without one, `compiled` and `spawned` are called
-    again, and the layers say so.
+    refuses the worker a user namespace of its own, the launch is made without one, and the layers say so; where a
+    socket that was to be covered has gone meanwhile, it is made for the sockets there are now. `compiled` and `spawned`
+    are called again then.
     """
     facts = HostFacts.gather()
     path = find_bwrap(environ=os.environ, explicit=bwrap, untrusted=[root.path for root in boundary.roots])
     held = hold(boundary.limits, f"skep-{os.getpid()}-{os.urandom(4).hex()}")
     stdio = Stdio(stdin, stdout, stderr, limit=boundary.limits.file_size)
 
-    def attempt(apart: bool) -> tuple[Launch, Ended]:
+    def attempt(facts: HostFacts, apart: bool) -> tuple[Launch, Ended]:
         launch = compile(
             boundary,
             argv,
@@ -118,13 +122,20 @@ def run(
         return launch, sandbox.wait(started)
 
     try:
-        try:
-            launch, ended = attempt(True)
-        except BackendUnavailable as error:
-            if error.check != "apart":
-                raise
-            renew(held)
-            launch, ended = attempt(False)
+        apart, again = True, LAUNCHES_FOR_SOCKETS
+        while True:
+            try:
+                launch, ended = attempt(facts, apart)
+                break
+            except BackendUnavailable as error:
+                again -= 1
+                if apart and error.check == "apart":
+                    apart = False
+                elif again and error.check == "mount" and not all(map(os.path.lexists, facts.sockets)):
+                    facts = HostFacts.gather()
+                else:
+                    raise
+                renew(held)
     finally:
         stdio.close()
         release(held)
