@@ -1,0 +1,288 @@
+"""Real tools install through the boundary, from a registry on loopback and from the one this machine is configured
+for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from skep_cli.toolchains import layers_for
+from skep_policy.facts import Facts
+
+from .yard import MODULE, PACKAGE, Registry, Yard, has
+
+pytestmark = pytest.mark.sandbox
+
+ELSEWHERE = "elsewhere.example"
+NODE_PROJECT = {
+    "package.json": json.dumps(
+        {
+            "name": "small",
+            "version": "1.0.0",
+            "scripts": {"test": f"node -e \"if (require('{PACKAGE}') !== 42) process.exit(1); console.log('tested')\""},
+            "dependencies": {PACKAGE: "1.0.0"},
+        }
+    )
+}
+ASK_ELSEWHERE = f"""
+import urllib.request
+try:
+    urllib.request.urlopen("http://{ELSEWHERE}/")
+except Exception as error:
+    print("elsewhere:", error)
+"""
+
+
+@pytest.fixture
+def yard() -> Iterator[Yard]:
+    base = Path(tempfile.mkdtemp(prefix=".skep-test-", dir=Path.home()))
+    made = Yard(base)
+    started = made.exec("true")
+    if started.returncode and not os.environ.get("SKEP_SANDBOX_MUST_WORK"):
+        pytest.skip(started.stderr.strip())
+    assert started.returncode == 0, started.stderr
+    yield made
+    subprocess.run(["rm", "-rf", base], check=True)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    made = Registry()
+    yield made
+    made.close()
+
+
+def needs(*tools: str) -> pytest.MarkDecorator:
+    missing = [tool for tool in tools if not has(tool)]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@needs("npm")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_npm_installs_from_the_registry_of_its_own_configuration_only(
+    yard: Yard, registry: Registry, host: str
+) -> None:
+    yard.write(NODE_PROJECT)
+    place = f"{host}:{registry.port}"
+    yard.write(
+        {".npmrc": f"registry=http://{place}/npm/\n//{place}/npm/:_authToken=secret\nfetch-retries=0\n"},
+        below=yard.home,
+    )
+    ok(yard.exec("npm", "install", flags=("--toolchain", "node")))
+    assert ok(yard.exec("npm", "test", flags=("--toolchain", "node"))).endswith("tested\n")
+    paths = [path for path, _ in registry.asked]
+    assert f"/npm/{PACKAGE}" in paths and f"/npm/{PACKAGE}/-/{PACKAGE}-1.0.0.tgz" in paths
+    assert {credentials for _, credentials in registry.asked} == {None}, "the token stays outside"
+
+    told = ok(yard.exec("python3", "-c", ASK_ELSEWHERE, flags=("--toolchain", "node")))
+    assert "403" in told and yard.destinations("denied") == {(ELSEWHERE, 80)}
+    assert yard.destinations("allowed") == set()
+
+
+@needs("npm")
+def test_npm_has_its_token_where_its_file_is_granted(yard: Yard, registry: Registry) -> None:
+    yard.write(NODE_PROJECT)
+    place = f"127.0.0.1:{registry.port}"
+    yard.write(
+        {".npmrc": f"registry=http://{place}/npm/\n//{place}/npm/:_authToken=secret\n"},
+        below=yard.home,
+    )
+    ok(yard.exec("npm", "install", flags=("--toolchain", "node", "--grant", "~/.npmrc")))
+    assert {credentials for _, credentials in registry.asked} == {"Bearer secret"}
+
+
+@needs("npm")
+def test_a_registry_that_the_project_names_is_not_reached(yard: Yard, registry: Registry) -> None:
+    """The twin of the tests above: what counts there comes from the user, what is planted here from the project."""
+    yard.write(NODE_PROJECT | {".npmrc": f"registry=http://127.0.0.1:{registry.port}/npm/\nfetch-retries=0\n"})
+    done = yard.exec("npm", "install", flags=("--toolchain", "node"))
+    assert done.returncode not in (0, 125), done.stdout + done.stderr
+    assert registry.asked == []
+
+
+@needs("npm")
+def test_without_the_toolchain_nothing_is_reached(yard: Yard, registry: Registry) -> None:
+    yard.write(NODE_PROJECT)
+    yard.write({".npmrc": f"registry=http://127.0.0.1:{registry.port}/npm/\nfetch-retries=0\n"}, below=yard.home)
+    assert yard.exec("npm", "install", "--cache", "/tmp/npm", "--fetch-retries=0").returncode not in (0, 125)
+    assert registry.asked == []
+
+
+ENVIRONMENT = "python3 -m venv v && v/bin/python -m pip install -q"
+INSTALL = f"{ENVIRONMENT} {PACKAGE} && v/bin/python -c 'import {MODULE} as m; print(m.answer)'"
+
+
+def needs_venv() -> pytest.MarkDecorator:
+    there = subprocess.run(["python3", "-c", "import ensurepip"], capture_output=True, check=False).returncode == 0
+    return pytest.mark.skipif(not there, reason="python3 of PATH makes no environments with pip")
+
+
+@needs_venv()
+def test_pip_installs_from_the_index_of_its_own_configuration_only(yard: Yard, registry: Registry) -> None:
+    index = f"http://me:secret@127.0.0.1:{registry.port}/simple"
+    yard.write({".config/pip/pip.conf": f"[global]\nindex-url = {index}\nretries = 0\n"}, below=yard.home)
+    told = ok(yard.exec("sh", "-c", INSTALL, flags=("--toolchain", "python")))
+    assert told.splitlines()[-1] == "42"
+    assert {credentials for _, credentials in registry.asked} == {None}, "the password stays outside"
+    assert ("127.0.0.1", registry.port) in yard.destinations("allowed")
+    assert yard.destinations("denied") == set()
+
+    told = ok(yard.exec("python3", "-c", ASK_ELSEWHERE, flags=("--toolchain", "python")))
+    assert "403" in told and yard.destinations("denied") == {(ELSEWHERE, 80)}
+
+
+@needs_venv()
+def test_pip_has_its_password_where_its_file_is_granted(yard: Yard, registry: Registry) -> None:
+    index = f"http://me:secret@127.0.0.1:{registry.port}/simple"
+    yard.write({".config/pip/pip.conf": f"[global]\nindex-url = {index}\n"}, below=yard.home)
+    ok(yard.exec("sh", "-c", INSTALL, flags=("--toolchain", "python", "--grant", "~/.config/pip/pip.conf")))
+    assert any(credentials and credentials.startswith("Basic ") for _, credentials in registry.asked)
+
+
+@needs("uv")
+def test_uv_asks_the_index_that_pip_is_configured_for(yard: Yard, registry: Registry) -> None:
+    yard.write(
+        {".config/pip/pip.conf": f"[global]\nindex-url = http://127.0.0.1:{registry.port}/simple\n"}, below=yard.home
+    )
+    yard.write(
+        {
+            "pyproject.toml": '[project]\nname = "small"\nversion = "1"\nrequires-python = ">=3.8"\n'
+            f'dependencies = ["{PACKAGE}"]\n'
+        }
+    )
+    ok(yard.exec("uv", "sync", "--no-python-downloads", flags=("--toolchain", "python")))
+    told = ok(
+        yard.exec(
+            "uv", "run", "python", "-c", f"import {MODULE} as m; print(m.answer)", flags=("--toolchain", "python")
+        )
+    )
+    assert told == "42\n"
+    assert yard.destinations("denied") == set()
+
+
+@needs("npm")
+def test_a_policy_file_asks_for_a_toolchain_and_an_untrusted_project_does_not(yard: Yard, registry: Registry) -> None:
+    yard.write(NODE_PROJECT | {"skep.toml": '[worker]\ntoolchains = ["node"]\n'})
+    yard.write({".npmrc": f"registry=http://127.0.0.1:{registry.port}/npm/\nfetch-retries=0\n"}, below=yard.home)
+    done = yard.exec("npm", "install", "--cache", "/tmp/npm", "--fetch-retries=0")
+    assert done.returncode not in (0, 125) and "worker.toolchains = node" in done.stderr and registry.asked == []
+    yard.write({".config/skep/config.toml": '[worker]\ntoolchains = ["node"]\n'}, below=yard.home)
+    ok(yard.exec("npm", "install"))
+    assert registry.asked
+
+
+def configured(toolchain: str, yard: Yard) -> tuple[str, int]:
+    """A host of the toolchain's registry that answers outside the sandbox; a skip when none does, since then it is not
+    the sandbox that is broken.
+    """
+    environ = {**os.environ, "XDG_STATE_HOME": str(yard.state)}
+    facts = Facts.gather()
+    facts = Facts(facts.home, facts.user, facts.uid, facts.gid, str(yard.project), environ)
+    [layer] = layers_for([toolchain], facts=facts)
+    reasons: list[str] = []
+    for rule in layer.policy.network.allow:
+        host, _, port = rule.rpartition(":")
+        try:
+            urlopen(f"{'http' if port == '80' else 'https'}://{rule}/", timeout=20).close()
+        except HTTPError:
+            pass  # it answers, and that is what was asked
+        except OSError as error:
+            reasons.append(f"{rule}: {error}")
+            continue
+        return host, int(port)
+    pytest.skip(f"the registry this machine is configured for does not answer outside the sandbox: {reasons}")
+
+
+@needs("npm")
+def test_npm_installs_and_tests_with_the_configured_registry(yard: Yard) -> None:
+    host = configured("node", yard)
+    yard.write(
+        {
+            "package.json": json.dumps(
+                {
+                    "name": "small",
+                    "version": "1.0.0",
+                    "scripts": {"test": "mocha --reporter dot"},
+                    "dependencies": {"is-odd": "3.0.1"},
+                    "devDependencies": {"mocha": "^10"},
+                }
+            ),
+            "test/small.js": "const odd = require('is-odd')\n"
+            "describe('odd', () => it('knows', () => { if (!odd(3) || odd(4)) throw new Error('no') }))\n",
+        }
+    )
+    flags = ("--toolchain", "node")
+    ok(yard.exec("npm", "install", "--no-audit", "--no-fund", flags=flags, own_home=False))
+    assert host in yard.destinations("allowed") and yard.destinations("denied") == set()
+    assert "1 passing" in ok(yard.exec("npm", "test", flags=flags, own_home=False))
+    ok(yard.exec("python3", "-c", ASK_ELSEWHERE, flags=flags, own_home=False))
+    assert yard.destinations("denied") == {(ELSEWHERE, 80)}
+
+
+PROJECT = {
+    "pyproject.toml": '[project]\nname = "small"\nversion = "0.1.0"\nrequires-python = ">=3.9"\n'
+    'dependencies = ["click>=8", "requests>=2.30"]\n[dependency-groups]\ndev = ["pytest>=7"]\n',
+    "test_small.py": "import click, requests\n\ndef test_it():\n    assert click.command and requests.get\n",
+}
+
+
+@needs("uv")
+def test_uv_syncs_and_runs_the_tests_with_the_configured_index(yard: Yard) -> None:
+    configured("python", yard)
+    yard.write(PROJECT)
+    flags = ("--toolchain", "python")
+    ok(yard.exec("uv", "sync", "--no-python-downloads", flags=flags, own_home=False))
+    assert yard.destinations("denied") == set()
+    assert "1 passed" in ok(yard.exec("uv", "run", "pytest", "-q", flags=flags, own_home=False))
+    ok(yard.exec("uv", "venv", "other", "--no-python-downloads", flags=flags, own_home=False))
+    assert (yard.project / "other/bin/python").exists()
+
+
+@needs_venv()
+def test_pip_installs_with_the_configured_index(yard: Yard) -> None:
+    configured("python", yard)
+    script = f"{ENVIRONMENT} six click && v/bin/python -c 'import six, click; print(42)'"
+    assert ok(yard.exec("sh", "-c", script, flags=("--toolchain", "python"), own_home=False)).endswith("42\n")
+    assert yard.destinations("denied") == set()
+
+
+@needs("cargo")
+def test_cargo_reaches_its_registry_or_is_told_why_not(yard: Yard) -> None:
+    """Allowed for cargo, so that its failure is the registry's; denied without the toolchain."""
+    yard.write(
+        {
+            "Cargo.toml": '[package]\nname = "a"\nversion = "0.1.0"\nedition = "2021"\n[dependencies]\nitoa = "1"\n',
+            "src/lib.rs": "",
+        }
+    )
+    fetch = ("sh", "-c", "CARGO_HOME=/tmp/cargo CARGO_NET_RETRY=0 cargo fetch")
+    yard.exec(*fetch, flags=("--toolchain", "rust"), own_home=False)
+    asked = yard.destinations("allowed")
+    assert yard.destinations("denied") == set()
+    done = yard.exec(*fetch, flags=("--allow", "registry.example"), own_home=False)
+    assert done.returncode not in (0, 125)
+    assert asked and asked <= yard.destinations("denied") | asked
+    assert asked & yard.destinations("denied")
+
+
+def test_this_python_is_found_when_no_other_is(yard: Yard) -> None:
+    """What pip asks by default is known wherever skep runs, pip on PATH or not."""
+    facts = Facts.gather()
+    environ = {"HOME": str(yard.home), "PATH": str(Path(sys.executable).parent), "XDG_STATE_HOME": str(yard.state)}
+    facts = Facts(str(yard.home), "u", facts.uid, facts.gid, str(yard.project), environ)
+    [layer] = layers_for(["python"], facts=facts)
+    assert len(layer.policy.network.allow) == 2, "the index, and the host of its files"
