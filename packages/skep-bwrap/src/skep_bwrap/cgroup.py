@@ -9,6 +9,7 @@ when the caller's own carries limits: beside it, they would be lost.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 import msgspec
 from skep_policy.boundary import Limits
@@ -99,6 +100,7 @@ def _hold_one(
             _remove(folder)
         return f"the {controller} cgroup of this host is not ours to divide ({error.strerror})"
     made[folder] = made.get(folder, ()) + wanted
+    sweep([parent])
     return True
 
 
@@ -155,12 +157,10 @@ def _remove(folder: str) -> None:
         pass
 
 
-def sweep(mountinfo: str, own: str) -> list[str]:
-    """Empty cgroups of launches whose callers are gone (a power cut does not leave any; a SIGKILL of the guardian
-    may), removed. Returns them.
-    """
+def sweep(parents: Iterable[str]) -> list[str]:
+    """Remove empty cgroups of launches whose callers are gone, such as a guardian that was killed leaves. Returns them."""
     gone: list[str] = []
-    for parent in set(hierarchies(mountinfo, own).values()):
+    for parent in set(parents):
         try:
             names = [name for name in os.listdir(parent) if name.startswith("skep-")]
         except OSError:
