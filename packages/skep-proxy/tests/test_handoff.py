@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 from skep_policy import Rules
+from skep_proxy import Proxy
 from skep_proxy.testing import Origin, read_all, wait_until
 
 from .conftest import Setup
@@ -157,6 +159,42 @@ def test_hand_over_on_a_unix_listener(setup: Setup, origin: Origin, rules: Rules
         plain.connect(str(path))
         plain.sendall(b"GET http://bad.test/ HTTP/1.0\r\n\r\n")
         assert b" 403 " in read_all(plain), "and the same socket speaks HTTP"
+
+
+def test_worker_that_makes_its_listener_block_holds_up_nobody_else(
+    setup: Setup, origin: Origin, rules: Rules, tmp_path: Path
+) -> None:
+    path = tmp_path / "proxy.sock"
+    setup.proxy.listen_unix(path, rules)
+    other = setup.proxy.listen_tcp("127.0.0.1", 0, rules)
+    with socket.socket(socket.AF_UNIX) as control, listener() as kept, listener() as mine:
+        control.connect(str(path))
+        hand_over(control, [("proxy", kept), ("proxy", mine)])
+        assert control.recv(100) == b"go\n"
+        kept.setblocking(True)
+        for _ in range(50):  # the acceptor is woken for clients that are gone by then, and blocks
+            with socket.create_connection(kept.getsockname(), 5):
+                kept.settimeout(0.01)
+                with contextlib.suppress(TimeoutError):
+                    kept.accept()[0].close()
+                kept.setblocking(True)
+        assert b"origin ok" in get_through(other, origin.port)
+        setup.proxy.close()
+
+
+def test_fault_of_ours_cuts_its_connection_and_no_other(origin: Origin) -> None:
+    def broken(host: str, port: int) -> Any:
+        return [object()]  # what a resolver must not return
+
+    with Proxy(resolve=broken) as proxy:
+        address = proxy.listen_tcp("127.0.0.1", 0, Rules.build(allow=[f"localhost:{origin.port}", "other.test"]))
+        with socket.create_connection(address, 5) as client:
+            client.sendall(b"CONNECT other.test:443 HTTP/1.1\r\n\r\n")
+            with pytest.raises(ConnectionResetError):
+                read_all(client)
+        assert b"origin ok" in get_through(address, origin.port)
+        assert proxy.stats().faults == 1
+        assert wait_until(lambda: proxy.stats().connections == 0)
 
 
 def test_descriptors_beside_a_plain_request_are_closed(setup: Setup, rules: Rules, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import socket
 from typing import Protocol
 
 import msgspec
+from skep_policy.address import LOOPBACK, classify
 from skep_policy.hosts import is_address
 from skep_policy.rules import Rules
 from skep_policy.verdict import PRIVATE_ADDRESS, Verdict
@@ -58,6 +59,8 @@ class Owner(Protocol):
         ...
 
     def failed(self, failure: Failure) -> None: ...
+
+    def abort(self) -> None: ...
 
 
 class Pending(Protocol):
@@ -110,6 +113,8 @@ class Dialer:
 
     def is_own_address(self, ip: str) -> bool:
         """True when packets to `ip` never leave this machine."""
+        if classify(ip) in (LOOPBACK, "unspecified"):
+            return True
         family = family_of(ip)
         probe = self._probes.get(family)
         try:
@@ -178,6 +183,11 @@ class Attempt:
             dialer.loop.forget(fd)
             sock.close()
         self.pending.clear()
+
+    def fault(self) -> None:
+        """Of ours: the owner is cut as well."""
+        self.abort()
+        self.owner.abort()
 
     def _found(self, addresses: list[str], error: OSError | None) -> None:
         if self.over:

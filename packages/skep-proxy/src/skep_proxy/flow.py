@@ -7,6 +7,7 @@ one buffer, is in flight; the rest waits in the kernel of who sent it.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -54,6 +55,9 @@ else:
         raise OSError("no splice on this system")
 
 
+_NO_SPLICE = frozenset((errno.EINVAL, errno.ENOSYS))
+
+
 class Pipes:
     """Empty pipes for splice, reused."""
 
@@ -65,10 +69,10 @@ class Pipes:
 
     def take(self) -> tuple[int, int] | None:
         """An empty pipe; None where there is no splice or no descriptor is left."""
-        if self._free:
-            return self._free.pop()
         if not self.enabled:
             return None
+        if self._free:
+            return self._free.pop()
         try:
             return _new_pipe()
         except OSError:
@@ -266,10 +270,9 @@ class Flow:
                     self._pending = memoryview(self._pending)[sent:]
                     return False
                 self._pending = b""
-            if self._held:
+            while self._held:
                 assert self._pipe is not None
-                while self._held:
-                    self._held -= os.splice(self._pipe[0], self.sink.fileno(), self._held)
+                self._held -= os.splice(self._pipe[0], self.sink.fileno(), self._held)
         except BlockingIOError:
             return False
         except OSError as error:
@@ -309,8 +312,13 @@ class Flow:
             if self._pipe is None:
                 self._pipe = self._pipes.take()
             if self._pipe is not None:
-                self._held = os.splice(self.source.fileno(), self._pipe[1], limit)
-                return self._held
+                try:
+                    self._held = os.splice(self.source.fileno(), self._pipe[1], limit)
+                    return self._held
+                except OSError as error:
+                    if error.errno not in _NO_SPLICE:
+                        raise
+                    self._pipes.enabled = False  # a kernel, or what plays one, that cannot do it for sockets: copy
         data = self.source.recv(min(COPY, limit))
         if not data:
             return 0

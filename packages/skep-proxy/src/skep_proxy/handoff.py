@@ -1,15 +1,15 @@
 r"""Listeners made inside a sandbox, handed to the proxy, and accepted on from outside.
 
-    client -> proxy   SKEP-HANDOFF 1 {"listen": [{"kind": "proxy"|"tcp"|"dns", "address": "127.0.0.1", "port": 3128},
-    ...]}\n
-                      with the sockets as SCM_RIGHTS, in the same order; "more": true when another such message follows
+    client -> proxy   SKEP-HANDOFF 1 {"listen": [{"kind": "proxy", "address": "127.0.0.1", "port": 3128}, ...]}\n
+                      with the sockets as SCM_RIGHTS, in the same order; kinds are proxy, tcp (transparent) and dns;
+                      "more": true when another such message follows
     proxy -> client   go\n            every listener is accepted on
                       refused REASON\n  and the connection is closed
 
 Lifetime: the listeners, and every connection that came by them, end with the handing connection.
 
 What arrives is not believed: each descriptor must be a listening stream socket (a bound UDP one for "dns"), and the
-address that counts is the socket's own.
+address that counts is the socket's own. See `acceptor` for what a peer could do with a copy it kept.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Literal
 
 import msgspec
 
+from .acceptor import Acceptor
 from .engine import Engine, tune
 from .listener import Datagrams, Listener
 from .loop import READ
@@ -78,15 +79,18 @@ def adopt(fd: int, kind: str) -> socket.socket:
 class Handoff:
     """One handing connection and what came by it."""
 
-    __slots__ = ("buffer", "closed", "engine", "fds", "listeners", "scope", "sock")
+    __slots__ = ("buffer", "closed", "count", "engine", "fds", "listeners", "scope", "sock", "trusted")
 
-    def __init__(self, engine: Engine, scope: Scope, sock: socket.socket) -> None:
+    def __init__(self, engine: Engine, scope: Scope, sock: socket.socket, *, trusted: bool) -> None:
+        """`trusted`: whoever is at the other end keeps no copy of what it hands over."""
         self.engine = engine
         self.scope = scope
         self.sock = sock
         self.buffer = b""
         self.fds: list[int] = []
-        self.listeners: list[Listener | Datagrams] = []
+        self.listeners: list[Listener | Datagrams | Acceptor] = []
+        self.trusted = trusted
+        self.count = 0
         self.closed = False
         engine.handoffs.add(self)
 
@@ -137,22 +141,37 @@ class Handoff:
     def _take(self, offer: Offer) -> None:
         if len(offer.listen) > len(self.fds):
             raise Refused(f"{len(offer.listen)} listeners named, {len(self.fds)} descriptors sent")
-        if len(self.listeners) + len(offer.listen) > MAX_LISTENERS:
+        self.count += len(offer.listen)
+        if self.count > MAX_LISTENERS:
             raise Refused(f"more than {MAX_LISTENERS} listeners")
-        for entry in offer.listen:
-            sock = adopt(self.fds.pop(0), entry.kind)
-            listener: Listener | Datagrams
-            if entry.kind == "dns":
-                listener = Datagrams(self.engine, self.scope, sock)
-            else:
-                tune(sock)
-                listener = Listener(self.engine, self.scope, sock, transparent=entry.kind == "tcp")
-            self.listeners.append(listener)
-            listener.start()
+        shared: list[tuple[socket.socket, bool]] = []
+        try:
+            for entry in offer.listen:
+                sock = adopt(self.fds.pop(0), entry.kind)
+                if entry.kind != "dns" and not self.trusted:
+                    shared.append((sock, entry.kind == "tcp"))
+                else:
+                    self._serve(sock, entry.kind)
+        except Refused:
+            for sock, _ in shared:
+                sock.close()
+            raise
+        if shared:
+            self.listeners.append(Acceptor(self.engine, self.scope, shared))
         if not offer.more:
             if self.fds:
                 raise Refused(f"{len(self.fds)} descriptors more than listeners named")
             self.sock.send(b"go\n")
+
+    def _serve(self, sock: socket.socket, kind: str) -> None:
+        listener: Listener | Datagrams
+        if kind == "dns":
+            listener = Datagrams(self.engine, self.scope, sock)
+        else:
+            tune(sock)
+            listener = Listener(self.engine, self.scope, sock, transparent=kind == "tcp")
+        self.listeners.append(listener)
+        listener.start()
 
     def _refuse(self, refused: Refused) -> None:
         try:

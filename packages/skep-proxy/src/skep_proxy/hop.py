@@ -95,6 +95,11 @@ class HopTunnel:
         where = f"{self._hop.host}:{self._hop.port}"
         self._owner.failed(Failure(status, "upstream-proxy", f"the upstream proxy {where} {what}"))
 
+    def fault(self) -> None:
+        """Of ours: the owner is cut as well."""
+        self.abort()
+        self._owner.abort()
+
     def abort(self) -> None:
         """Nothing is open or waited for any more, and the owner hears nothing."""
         self.over = True

@@ -70,10 +70,7 @@ class Listener:
                 continue  # a client that gave up before it was accepted
             client.setblocking(False)
             session = Session(engine, self.scope, client)
-            if self.transparent:
-                session.start_transparent()
-            else:
-                session.start()
+            engine.loop.call(session.start_transparent if self.transparent else session.start)
         self.waiting = True
         engine.loop.soon(self._resume)
 

@@ -6,8 +6,9 @@ What every handler lives by:
    EAGAIN, or yields with `soon`. So a paused reader or a paused accept never spins.
 2. A wake-up may be spurious: a descriptor closed and reused within one batch is reported under its old mask. Handlers
    ask the kernel what is true and treat the mask as a hint.
-3. A handler is a bound method of an object with `abort()`. One that raises has found a bug of ours: its object is
-   aborted, the fault is counted and logged, and every other connection lives on.
+3. A handler is a bound method of an object with `abort()`, or `fault()` where that means more than `abort()`. One
+   that raises has found a bug of ours: its object is aborted, the fault is counted and logged, and every other
+   connection lives on.
 """
 
 from __future__ import annotations
@@ -197,10 +198,10 @@ class Loop:
                         self._fault(handler, error)
             for queue in self._queues:
                 for callback in queue.expire(self.now):
-                    self._call(callback)
+                    self.call(callback)
             ready, self._ready = self._ready, []
             for callback in ready:
-                self._call(callback)
+                self.call(callback)
 
     def close(self) -> None:
         """The loop's own descriptors are gone. Only after `run` has returned."""
@@ -235,10 +236,15 @@ class Loop:
                 pass
         except BlockingIOError:
             pass
-        while self._submitted:
-            self._call(self._submitted.popleft())
+        self.run_submitted()
 
-    def _call(self, callback: Callback) -> None:
+    def run_submitted(self) -> None:
+        """What other threads have submitted so far has run."""
+        while self._submitted:
+            self.call(self._submitted.popleft())
+
+    def call(self, callback: Callback) -> None:
+        """`callback` has run; a fault in it is its object's and not the caller's."""
         try:
             callback()
         except Exception as error:
@@ -249,7 +255,8 @@ class Loop:
 
         self.faults += 1
         logging.getLogger("skep_proxy").error("fault in the engine, its connection is cut", exc_info=error)
-        abort = getattr(getattr(culprit, "__self__", None), "abort", None)
+        owner = getattr(culprit, "__self__", None)
+        abort = getattr(owner, "fault", None) or getattr(owner, "abort", None)
         if abort is not None:
             try:
                 abort()

@@ -23,6 +23,26 @@ def getaddrinfo(host: str, port: int) -> list[str]:
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
+class _Answering:
+    """One answer on its way; a fault in it is a fault of who waits for it."""
+
+    __slots__ = ("_addresses", "_answer", "_error")
+
+    def __init__(self, answer: Answer, addresses: list[str], error: OSError | None) -> None:
+        self._answer = answer
+        self._addresses = addresses
+        self._error = error
+
+    def run(self) -> None:
+        self._answer(self._addresses, self._error)
+
+    def abort(self) -> None:
+        owner = getattr(self._answer, "__self__", None)
+        fault = getattr(owner, "fault", None) or getattr(owner, "abort", None)
+        if fault is not None:
+            fault()
+
+
 class Resolver:
     """`lookup` answers on the loop's thread. The same name asked twice at a time is looked up once."""
 
@@ -87,4 +107,4 @@ class Resolver:
 
     def _answer(self, host: str, addresses: list[str], error: OSError | None) -> None:
         for answer in self._waiting.pop(host, ()):
-            answer(addresses, error)
+            self._loop.call(_Answering(answer, addresses, error).run)

@@ -107,9 +107,23 @@ class RoundTrip:
 
     def on_client(self, mask: int) -> None:
         if mask & READ and self.up is not None:
-            self.up.pump()
+            if self.up.ended:
+                self._still_there()
+            else:
+                self.up.pump()
         if mask & WRITE and self.down is not None and self.down.blocked:
             self.down.pump()
+
+    def _still_there(self) -> None:
+        """A client that is gone need not wait for a server that is silent. One that only stopped sending is not
+        gone.
+        """
+        try:
+            self.client.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            self._broken(closed_by(error))
 
     def on_upstream(self, mask: int) -> None:
         if mask & READ:
@@ -250,4 +264,4 @@ class RoundTrip:
         elif flow is self.up and not self.answered:
             self.owner.failed_trip(400, "bad-request", str(problem))
         else:
-            self.owner.broken(str(problem))
+            self.owner.broken("bad-request" if flow is self.up else "bad-response")

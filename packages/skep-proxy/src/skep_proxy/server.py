@@ -105,8 +105,9 @@ class Proxy:
         """As `connect`, with the proxy's end of a pair made elsewhere: for a caller that starts its sandbox before the
         proxy's thread. The proxy owns it from here on.
         """
+        self._still_open()
         sock.setblocking(False)
-        handoff = Handoff(self._engine, self._engine.scope(rules), sock)
+        handoff = Handoff(self._engine, self._engine.scope(rules), sock, trusted=True)
         self._engine.loop.submit(handoff.start)
 
     def close_listeners(self, rules: Rules) -> int:
@@ -121,7 +122,7 @@ class Proxy:
         """Everything that carries `old` decides by `new` from here on; open connections stay. Returns how many scopes
         that were.
         """
-        found = [scope for scope in list(self._engine.scopes) if scope.rules is old or scope.rules == old]
+        found = [scope for scope in list(self._engine.scopes) if scope.rules is old]
         for scope in found:
             scope.rules = new
         return len(found)
@@ -207,6 +208,7 @@ class Proxy:
             handoff.abort()
         for scope in list(self._engine.scopes):
             scope.abort()
+        self._engine.loop.run_submitted()  # what came too late is told so
         self._engine.close()
 
     def _close_listeners(self, listeners: list[Listener | Datagrams]) -> None:

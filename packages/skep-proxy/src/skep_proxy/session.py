@@ -96,7 +96,8 @@ class Session:
             from .handoff import Handoff  # it needs listeners, and they need sessions
 
             self._forget()
-            Handoff(self.engine, self.engine.scope(self.scope.rules), self.client).take_over(data, fds)
+            scope = self.engine.scope(self.scope.rules)
+            Handoff(self.engine, scope, self.client, trusted=False).take_over(data, fds)
             return
         close_all(fds)
         self.engine.loop.handle(self.client.fileno(), self._on_request)
