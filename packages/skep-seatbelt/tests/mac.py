@@ -64,6 +64,7 @@ class Mac(msgspec.Struct):
         proxy: Proxy | None = None,
         services: Iterable[str] = (),
         terminal: str | None = None,
+        listen: bool = False,
         **given: Any,
     ) -> Launch:
         scratch = self.home / "scratch"
@@ -84,6 +85,7 @@ class Mac(msgspec.Struct):
             proxy=proxy,
             services=services,
             terminal=terminal,
+            listen=listen,
             host_sockets=listening(),
         )
 

@@ -71,6 +71,12 @@ def test_sockets_match_by_end_host_and_port():
     assert not profile.decide(Query("network-outbound", path="/a/socket")).allow
 
 
+def test_localhost_is_every_address_of_the_machine_in_a_local_filter():
+    profile = Profile('(version 1)(allow network-bind (local ip "localhost:80"))')
+    assert profile.decide(Query("network-bind", local=("192.0.2.7", 80))).allow
+    assert not profile.decide(Query("network-bind", local=("192.0.2.7", 81))).allow
+
+
 @pytest.mark.parametrize(
     "rules",
     [

@@ -21,7 +21,7 @@ SAME_SANDBOX = ("signal", "process-info*")
 GUARDED_SAME_SANDBOX = ("mach-priv-task-port", "mach-task-name", "mach-task-read", "mach-task-inspect")
 
 
-def network_rules(rules: Rules, port: int | None) -> Iterator[Item]:
+def network_rules(rules: Rules, port: int | None, listen: bool) -> Iterator[Item]:
     if rules.mode == "open":
         yield Comment("every host")
         yield Rule("allow", ("network-outbound",), (Socket("remote", "*", "*"), Literal(places.RESOLVER)))
@@ -33,14 +33,29 @@ def network_rules(rules: Rules, port: int | None) -> Iterator[Item]:
     if every:
         yield Comment("the machine's loopback, by the policy's localhost:*")
         yield Rule("allow", ("network-outbound",), (Socket("remote", "localhost", "*"),))
-        yield Rule("allow", ("network-bind", "network-inbound"), (Socket("local", "localhost", "*"),))
         if refused - {port}:
             denied = tuple(Socket("remote", "localhost", one) for one in sorted(refused - {port}))
             yield Rule("deny", ("network-outbound",), denied)
     elif ports:
         yield Comment("the run's proxy, and loopback services the policy names")
         yield Rule("allow", ("network-outbound",), tuple(Socket("remote", "localhost", one) for one in sorted(ports)))
+    if listen:
+        yield Comment("servers inside, as the operator said: every address of the machine counts as local")
+        yield Rule("allow", ("network-bind", "network-inbound"), (Socket("local", "*", "*"),))
 
+
+SYSCTL_TREES = ("hw.", "kern.proc.pgrp.", "kern.proc.pid.", "machdep.cpu.", "net.", "sysctl.", "vm.")
+SYSCTLS = (
+    *("kern.argmax", "kern.bootargs", "kern.boottime", "kern.hostname", "kern.iossupportversion"),
+    *("kern.maxfiles", "kern.maxfilesperproc", "kern.maxproc", "kern.maxprocperuid", "kern.ngroups"),
+    *("kern.osproductversion", "kern.osrelease", "kern.osrevision", "kern.ostype", "kern.osvariant_status"),
+    *("kern.osversion", "kern.secure_kernel", "kern.usrstack64", "kern.uuid", "kern.version"),
+    "security.mac.lockdown_mode_state",
+)
+"""What is readable of the kernel. The reason for a list is what is not on it: `kern.procargs2` gives out the
+environment of every process of the user. Measurements of others disagree on whether a profile can refuse it; the one
+that could (macOS 26) took such a list and `process-info*` together.
+"""
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
@@ -102,5 +117,6 @@ def process_rules() -> Iterator[Item]:
     system = All((Word("socket-domain", "AF_SYSTEM"), Word("socket-protocol", "2")))
     yield Rule("allow", ("system-socket",), (Word("socket-domain", "AF_ROUTE"), system), guarded=True)
     yield Rule("allow", ("sysctl-write",), (Named("sysctl-name", "kern.grade_cputype"),), guarded=True)
-    yield Comment("other processes' arguments and environments")
-    yield Rule("deny", ("sysctl-read",), (Named("sysctl-name-prefix", "kern.procargs"),))
+    yield Comment("what programs ask of the kernel, and not the arguments and environments of other processes")
+    asked = (*(Named("sysctl-name", name) for name in SYSCTLS), *(Named("sysctl-name-prefix", p) for p in SYSCTL_TREES))
+    yield Rule("allow", ("sysctl-read",), asked)

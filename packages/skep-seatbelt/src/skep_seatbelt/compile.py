@@ -65,6 +65,7 @@ def compile(
     services: Iterable[str] = (),
     reads: Iterable[str] = (),
     host_sockets: Iterable[str] = (),
+    listen: bool = False,
     sandbox_exec: str = SANDBOX_EXEC,
 ) -> Launch:
     """The launch that enforces `boundary` on `argv`.
@@ -73,7 +74,8 @@ def compile(
     the interpreter and the program that run first inside, `reads` what these need where the boundary reads little
     (`spawn.first_program()`). `terminal` is the worker's own pseudo-terminal. `services` are Mach services the operator
     grants by name. `host_sockets` are where programs of the host listen (`spawn.listening()`): below a root these are
-    not the worker's. Raises Unenforceable where macOS cannot hold what the boundary says, naming the key.
+    not the worker's. `listen` lets servers of the worker take connections, from other machines too, since a profile
+    cannot say from where. Raises Unenforceable where macOS cannot hold what the boundary says, naming the key.
     """
     argv = tuple(argv)
     if not argv:
@@ -100,6 +102,7 @@ def compile(
                 allow_services=granted,
                 reads=(python, shim, *reads),
                 host_sockets=host_sockets,
+                listen=listen,
             ),
             message=tag,
         )

@@ -171,7 +171,7 @@ def _matches(form: list[object], query: Query) -> bool:
                 raise UnreadableProfile(f"an expression the kernel does not know: {wanted}")
             return path is not None and re.search(wanted, path) is not None
         case [Symbol("remote" | "local") as end, Symbol("ip"), str() as wanted]:
-            return _meets(wanted, query.remote if end == "remote" else query.local)
+            return _meets(wanted, query.remote) if end == "remote" else _meets_local(wanted, query.local)
         case [Symbol("vnode-type" | "target" | "socket-domain" | "socket-protocol") as name, Symbol() as wanted]:
             return query.names.get(name) == wanted
         case [Symbol() as name, str() as wanted] if name.endswith("-prefix"):
@@ -196,3 +196,8 @@ def _meets(wanted: str, end: tuple[str, int] | None) -> bool:
         # One such host makes macOS refuse the profile whole.
         raise UnreadableProfile(f"a host that is neither * nor localhost: {wanted}")
     return end is not None and host in ("*", end[0]) and port in ("*", str(end[1]))
+
+
+def _meets_local(wanted: str, end: tuple[str, int] | None) -> bool:
+    """In a local filter `localhost` is every address of this machine, the wildcard included (measured on 14 and 15)."""
+    return _meets(wanted, end and ("localhost", end[1]))

@@ -31,7 +31,7 @@ KEYS: dict[str, Key] = {
     "network.allow": Key(
         "differs",
         "by the proxy alone: a program that ignores the proxy settings reaches nothing. localhost:PORT is reached "
-        "directly; localhost:* also lets servers inside listen on the loopback, which is the machine's own",
+        "directly, on the machine's own loopback; a server inside cannot listen",
     ),
     "network.deny": Key("enforced", "by the proxy"),
     "network.private": Key("enforced", "by the proxy"),

@@ -21,7 +21,7 @@ from .files import device_rules, hide_rules, protect_rules, read_rules, rename_r
 from .sbpl import Comment, Item, Rule
 
 GROUND = (
-    *("file-write*", "network*", "mach-lookup", "process-info*", "signal"),
+    *("file-write*", "network*", "mach-lookup", "process-info*", "signal", "sysctl-read"),
     *("appleevent-send", "lsopen", "job-creation", "authorization-right-obtain"),
 )
 """Denied by default; known to every macOS that skep supports."""
@@ -55,17 +55,19 @@ def rules_for(
     allow_services: Iterable[str] = (),
     reads: Iterable[str] = (),
     host_sockets: Iterable[str] = (),
+    listen: bool = False,
 ) -> tuple[Item, ...]:
     """The profile of a boundary.
 
-    `port` is the proxy's on the loopback. `terminal` is the worker's own pseudo-terminal, `reads` what the start of the
-    worker needs besides the boundary, `tag` the run, `host_sockets` where programs of the host already listen.
+    `port` is the proxy's on the loopback, `tag` the run. `terminal` is the worker's own pseudo-terminal, `reads` what
+    the start of the worker needs besides the boundary. Programs of the host already listen at `host_sockets`. With
+    `listen` servers of the worker may take connections.
     """
     allows = (
         *write_rules(boundary),
         *device_rules(boundary, terminal),
         *read_rules(boundary, reads),
-        *network_rules(boundary.rules, port),
+        *network_rules(boundary.rules, port, listen),
         *socket_rules(boundary, host_sockets),
         *service_rules(boundary.rules, tag, allow_services),
         *process_rules(),

@@ -182,8 +182,11 @@ def spawn(
     to which `limits.processes` is added (asked of the system when None). The profile stands in a new folder below
     `folder` (the temporary folder), readable by this user alone, until the end.
 
+    From here on the environment this process was started with cannot be read from outside (`blank_environment`).
+
     Raises BackendUnavailable when the worker could write its own profile, or a descriptor is the user's terminal.
     """
+    blank_environment()
     for fd in (stdin, stdout, stderr):
         if os.isatty(fd) and (terminal is None or not os.path.sameopenfile(fd, terminal)):
             raise BackendUnavailable("a worker with the user's terminal can type on it", check="terminal")
@@ -278,3 +281,24 @@ def _lines(sock: socket.socket) -> Iterator[str]:
 def _split(line: str) -> tuple[str, str]:
     word, _, rest = line.partition(" ")
     return word, rest
+
+
+def blank_environment() -> None:
+    """The environment this process was started with can no longer be read from outside; its own view stays.
+
+    macOS lets every process of a user read the memory where another one's environment was put at its start, sandboxed
+    or not. The strings move elsewhere and their first place is zeroed. Nothing happens off macOS.
+    """
+    if sys.platform != "darwin":
+        return
+    system = ctypes.CDLL(None)
+    system._NSGetEnviron.restype = ctypes.POINTER(ctypes.POINTER(ctypes.c_void_p))
+    system.strdup.restype = ctypes.c_void_p
+    system.strdup.argtypes = (ctypes.c_void_p,)
+    strings = system._NSGetEnviron().contents
+    index = 0
+    while place := strings[index]:
+        length = len(ctypes.string_at(place))
+        strings[index] = system.strdup(place)
+        ctypes.memset(place, 0, length)
+        index += 1
