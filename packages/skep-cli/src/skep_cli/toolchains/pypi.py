@@ -17,12 +17,14 @@ from .found import Found, destination
 from .probe import Host
 
 _ASK = """
-import glob, os, runpy, sys
+import glob, os, runpy, sys, sysconfig
 try:
     import pip
 except ImportError:
     import ensurepip
-    sys.path.insert(0, glob.glob(os.path.join(os.path.dirname(ensurepip.__file__), "_bundled", "pip-*.whl"))[0])
+    folders = [os.path.join(os.path.dirname(ensurepip.__file__), "_bundled"), sysconfig.get_config_var("WHEEL_PKG_DIR")]
+    found = [path for folder in folders if folder for path in glob.glob(os.path.join(folder, "pip-*.whl"))]
+    sys.path[:0] = found[:1]
 from pip._internal.models.index import PyPI
 print(PyPI.simple_url, PyPI.file_storage_domain)
 sys.argv = ["pip", "--disable-pip-version-check", "config", "list"]
@@ -82,10 +84,12 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
 
 
 def ask_pip(host: Host) -> Pip:
-    """What the first Python with a pip says, our own as the last. Raises PolicyError."""
+    """What the first Python with a pip says, our own and the one it was made from as the last. Raises PolicyError."""
     problem = PolicyError("no Python was found whose pip could be asked for its index; install pip")
-    for python in (host.find("python3"), host.find("python"), sys.executable):
-        if python is None or (python == sys.executable and host.inside(python)):
+    ours = [sys.executable, getattr(sys, "_base_executable", "")]
+    theirs = [host.find("python3"), host.find("python")]
+    for python in dict.fromkeys([*theirs, *(path for path in ours if path and not host.inside(path))]):
+        if python is None:
             continue
         try:
             return parse_pip(host.ask([python, "-I", "-c", _ASK]))
