@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 import pytest
-from skep_policy.rules import Rules
+from skep_policy import Rules
 from skep_proxy import Limits, Proxy, Upstream
 from skep_proxy.engine import OnEvent
 from skep_proxy.resolver import Resolve

@@ -10,7 +10,7 @@ import subprocess
 import threading
 
 import pytest
-from skep_policy.events import EgressEvent
+from skep_policy import EgressEvent
 from skep_proxy.testing import Origin, read_all, read_exactly, read_head, wait_until
 
 from .conftest import Make, Serve, Setup

@@ -34,6 +34,33 @@ def test_unix_socket_has_its_permissions_and_is_removed(
     assert not path.exists()
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["tunnel", "plain"])
+def test_client_that_closes_its_unix_socket_does_not_wait_for_a_silent_server(
+    setup: Setup, serve: Serve, tmp_path: Path, plain: bool
+) -> None:
+    heard = threading.Event()
+
+    def silent(sock: socket.socket) -> None:
+        sock.recv(1000)
+        heard.set()
+        while sock.recv(1000):
+            pass
+        threading.Event().wait(5)  # the end of what it reads is no reason for this one to close
+
+    port = serve(silent).port
+    setup.proxy.listen_unix(tmp_path / "s", Rules.build(allow=[f"localhost:{port}"]))
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "s"))
+        ask = (
+            f"GET http://localhost:{port}/ HTTP/1.1\r\nHost: x\r\n\r\n"
+            if plain
+            else f"CONNECT localhost:{port} HTTP/1.1\r\n\r\nhi"
+        )
+        client.sendall(ask.encode())
+        assert heard.wait(10)
+    assert wait_until(lambda: setup.proxy.stats().connections == 0, 3)
+
+
 def test_unix_socket_is_never_taken_from_someone_else(setup: Setup, tmp_path: Path) -> None:
     path = tmp_path / "proxy.sock"
     path.write_text("mine")

@@ -17,8 +17,7 @@ from threading import Thread
 
 import anyio
 import msgspec
-from skep_policy import EgressEvent, PolicyError, Rules
-from skep_policy.events import Decision
+from skep_policy import Decision, EgressEvent, PolicyError, Rules
 
 from . import metrics, systemd
 from .config import Place, Settings, parse_file

@@ -6,15 +6,8 @@ body of two lines: what was denied and why, and what would allow it. A failure i
 
 from __future__ import annotations
 
-from skep_policy.verdict import (
-    BUDGET,
-    DENIED_BY_RULE,
-    MALFORMED,
-    NOT_LISTED,
-    PRIVATE_ADDRESS,
-    SNI_MISMATCH,
-    Verdict,
-)
+from skep_policy import Verdict
+from skep_policy.verdict import BUDGET, DENIED_BY_RULE, MALFORMED, NOT_LISTED, PRIVATE_ADDRESS, SNI_MISMATCH
 
 NOT_RECORDED = "not-recorded"
 """Reason of a request that was refused since its decision could not be written down."""

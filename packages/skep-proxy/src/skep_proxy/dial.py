@@ -19,10 +19,9 @@ import socket
 from typing import Protocol
 
 import msgspec
-from skep_policy.address import LOOPBACK, classify
-from skep_policy.hosts import is_address
-from skep_policy.rules import Rules
-from skep_policy.verdict import PRIVATE_ADDRESS, Verdict
+from skep_policy import Rules, Verdict, classify, is_address
+from skep_policy.address import LOOPBACK
+from skep_policy.verdict import PRIVATE_ADDRESS
 
 from .loop import Deadlines, Loop
 from .resolver import Resolver

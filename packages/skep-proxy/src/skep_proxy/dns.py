@@ -14,10 +14,9 @@ from __future__ import annotations
 import struct
 
 import msgspec
-from skep_policy.errors import MalformedHost
-from skep_policy.hosts import canonical_host, is_address, parse_ipv4, parse_ipv6
-from skep_policy.rules import Rules
-from skep_policy.verdict import MALFORMED, Verdict
+from skep_policy import MalformedHost, Rules, Verdict, canonical_host, is_address
+from skep_policy.hosts import parse_ipv4, parse_ipv6
+from skep_policy.verdict import MALFORMED
 
 from .synthetic import Names
 

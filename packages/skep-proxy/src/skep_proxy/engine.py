@@ -10,9 +10,7 @@ from collections.abc import Callable
 from time import time
 
 import msgspec
-from skep_policy.events import Closed, Decision, EgressEvent
-from skep_policy.rules import Rules
-from skep_policy.verdict import Verdict
+from skep_policy import Closed, Decision, EgressEvent, Rules, Verdict
 
 from .dial import Dialer
 from .flow import Pipes

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import msgspec
-from skep_policy.errors import MalformedHost
-from skep_policy.hosts import Target, parse_target
+from skep_policy import MalformedHost, Target, parse_target
 
 from .http1 import BadMessage, Body, Request, Response, end_to_end
 from .upstream import Hop

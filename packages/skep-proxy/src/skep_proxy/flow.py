@@ -14,7 +14,8 @@ import struct
 import sys
 from typing import Protocol
 
-from skep_policy.verdict import BUDGET, Verdict
+from skep_policy import Verdict
+from skep_policy.verdict import BUDGET
 
 from .loop import Loop
 

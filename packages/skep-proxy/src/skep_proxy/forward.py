@@ -11,8 +11,8 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from skep_policy.hosts import Target
-from skep_policy.verdict import BUDGET, MALFORMED, Verdict
+from skep_policy import Target, Verdict
+from skep_policy.verdict import BUDGET, MALFORMED
 
 from . import denial, http1
 from .dial import Failure, Pending

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 
-from skep_policy.verdict import Verdict
+from skep_policy import Verdict
 
 from . import http1
 from .dial import Attempt, Dialer, Failure, Owner

@@ -30,6 +30,7 @@ BATCH = 512
 if sys.platform == "linux":
     READ = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
     WRITE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
+    GONE = select.EPOLLHUP  # nothing more comes and nothing more can be sent
     _INTEREST = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 
     class _Poller:
@@ -56,6 +57,7 @@ if sys.platform == "linux":
 else:
     READ = 1
     WRITE = 4
+    GONE = 0  # kqueue has no such thing: sending fails
 
     class _Poller:
         """The same over kqueue: EV_CLEAR is its edge-triggered mode."""

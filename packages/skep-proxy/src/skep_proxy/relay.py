@@ -7,11 +7,12 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Callable
 
 from .flow import Allowance, Cut, Filter, Flow, Pipes, linger_reset
-from .loop import READ, WRITE, Deadlines, Loop
+from .loop import GONE, READ, WRITE, Deadlines, Loop
 
 
 class Relay:
@@ -66,16 +67,21 @@ class Relay:
         self.up.pump()
 
     def _on_client(self, mask: int) -> None:
-        if mask & READ:
-            self.up.pump()
-        if mask & WRITE and self.down.blocked:
-            self.down.pump()
+        self._on_event(mask, self.up, self.down)
 
     def _on_upstream(self, mask: int) -> None:
+        self._on_event(mask, self.down, self.up)
+
+    def _on_event(self, mask: int, reads: Flow, writes: Flow) -> None:
         if mask & READ:
-            self.down.pump()
-        if mask & WRITE and self.up.blocked:
-            self.up.pump()
+            reads.pump()
+        if mask & WRITE and writes.blocked:
+            writes.pump()
+        if mask & GONE and not (self.closed or writes.ended) and gone(reads.source):
+            # Closed, and not only half: nobody is left to read what the other end may say, however late it says it.
+            writes.release()
+            self.reset = True
+            self._half_ended()
 
     def flow_waits(self, flow: Flow) -> None:
         """A ClientHello has begun: from here on it has a time limit, which more of it does not extend."""
@@ -141,3 +147,10 @@ class Relay:
 def closed_by(error: OSError) -> str:
     """How a connection failed, in a few words."""
     return error.strerror or str(error) or type(error).__name__
+
+
+def gone(sock: socket.socket) -> bool:
+    """True when the other end has closed its socket, as far as one can know without sending."""
+    poller = select.poll()
+    poller.register(sock, select.POLLHUP)
+    return any(mask & select.POLLHUP for _, mask in poller.poll(0))

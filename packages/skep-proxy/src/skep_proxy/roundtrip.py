@@ -14,7 +14,7 @@ from .engine import Engine
 from .exchange import response_head, upgrade_asked
 from .flow import COPY, Allowance, Cut, Flow
 from .loop import READ, WRITE
-from .relay import closed_by
+from .relay import closed_by, gone
 
 
 class Owner(Protocol):
@@ -119,7 +119,8 @@ class RoundTrip:
         gone.
         """
         try:
-            self.client.recv(1, socket.MSG_PEEK)
+            if not self.client.recv(1, socket.MSG_PEEK) and gone(self.client):
+                self._broken("closed")
         except BlockingIOError:
             pass
         except OSError as error:

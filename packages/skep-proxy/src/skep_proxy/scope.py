@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from skep_policy.rules import Rules
+from skep_policy import Rules
 
 from .flow import Allowance
 from .synthetic import Names

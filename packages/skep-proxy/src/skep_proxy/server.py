@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Literal
 
 import msgspec
-from skep_policy.rules import Rules
+from skep_policy import Rules
 
 from .engine import Engine, OnEvent, Stats, tune
 from .handoff import Handoff

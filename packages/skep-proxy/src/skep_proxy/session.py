@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import socket
 
-from skep_policy.errors import MalformedHost
-from skep_policy.hosts import Target, canonical_host, is_address, parse_target
-from skep_policy.verdict import BUDGET, MALFORMED, Verdict
+from skep_policy import MalformedHost, Target, Verdict, canonical_host, is_address, parse_target
+from skep_policy.verdict import BUDGET, MALFORMED
 
 from . import denial, http1, socks5
 from .dial import Failure, Pending

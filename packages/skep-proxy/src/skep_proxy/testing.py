@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
-from skep_policy.events import Closed, Decision, EgressEvent
+from skep_policy import Closed, Decision, EgressEvent
 
 from .resolver import Resolve
 

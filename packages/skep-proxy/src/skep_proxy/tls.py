@@ -19,9 +19,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from skep_policy.errors import MalformedHost
-from skep_policy.hosts import canonical_host
-from skep_policy.verdict import MALFORMED, SNI_MISMATCH, Verdict
+from skep_policy import MalformedHost, Verdict, canonical_host
+from skep_policy.verdict import MALFORMED, SNI_MISMATCH
 
 from .flow import Cut
 

@@ -18,9 +18,9 @@ from binascii import b2a_base64
 from collections.abc import Mapping
 
 import msgspec
+from skep_policy import MalformedHost, canonical_host, is_address, parse_target
 from skep_policy.address import parse_network
-from skep_policy.errors import MalformedHost
-from skep_policy.hosts import canonical_host, is_address, parse_ipv4, parse_ipv6, parse_target, split_port
+from skep_policy.hosts import parse_ipv4, parse_ipv6, split_port
 
 
 class UpstreamError(ValueError):
