@@ -29,6 +29,7 @@ WEB_PORTS = (80, 443)
 
 def flag_for(host: str, port: int) -> str:
     """The flag that would allow a target: the shortest rule that matches it."""
+    host = _printable(host)
     shown = f"[{host}]" if ":" in host and port not in WEB_PORTS else host
     return f"--allow {shown}" if port in WEB_PORTS else f"--allow {shown}:{port}"
 

@@ -142,13 +142,12 @@ class Proxy:
         """Stop accepting, and wait for the open connections to end. False when some are still open after that time."""
         self.stop_accepting()
         done = Event()
-        deadline = self._engine.loop.deadlines(0.05)
 
         def look() -> None:
             if self._engine.stats.connections == 0:
                 done.set()
             else:
-                deadline.add(done, look)
+                self._engine.retries.add(done, look)
 
         self._engine.loop.submit(look)
         return done.wait(seconds)
