@@ -151,16 +151,19 @@ def test_neither_a_tool_nor_a_setting_of_the_project_is_used(machine: Machine, t
     assert not proof.exists()
     where = (machine.home / "where").read_text().strip()
     assert not where.startswith(str(machine.project))
-    assert os.listdir(where) == [], "asking leaves nothing"
+    assert os.listdir(where) == ["node.json"], "asking leaves what was said and nothing else"
 
 
 def test_configuration_that_the_worker_could_write_is_refused_by_name(machine: Machine) -> None:
     machine.says("npm", NPM.format(home=machine.home))
-    with pytest.raises(PolicyError, match=r"configures the tool and lies in .*, where the worker writes"):
-        machine.layer("node", project=str(machine.home))
-    opened = Layer("flag", Policy(filesystem=Filesystem(write=("~",))))
     with pytest.raises(PolicyError, match="where the worker writes"):
-        machine.layer("node", opened)
+        machine.layer("node", project=str(machine.home))
+    machine.says("python3", PIP)
+    for path in ("~", "~/.config", ".."):
+        opened = Layer("flag", Policy(filesystem=Filesystem(write=(path,))), base=str(machine.project))
+        with pytest.raises(PolicyError, match="where the worker writes; run in a folder below"):
+            machine.layer("python", opened)
+    assert machine.layer("python", Layer("flag", Policy(filesystem=Filesystem(write=("~/.cache/x",)))))
 
 
 def test_a_tool_that_is_missing_or_mute_is_refused_by_name(machine: Machine) -> None:
@@ -413,3 +416,62 @@ def test_a_tool_that_hangs_on_the_terminal_gets_none(machine: Machine) -> None:
     machine.tool("npm", "cat; echo done")
     host = Host(machine.facts, untrusted=[str(machine.project)])
     assert host.ask([str(machine.bin / "npm")]) == "done\n"
+
+
+def counting(machine: Machine, name: str, text: str) -> Callable[[], int]:
+    """A tool that counts how often it was asked."""
+    tally = machine.home / f"{name}.asked"
+    machine.tool(name, f"echo x >>{tally}\ncat <<'END'\n{text}END")
+    return lambda: len(tally.read_text().splitlines()) if tally.exists() else 0
+
+
+def test_a_tool_is_asked_again_only_when_something_it_reads_has_changed(machine: Machine) -> None:
+    asked = counting(machine, "npm", NPM.format(home=machine.home))
+    first = machine.layer("node")
+    assert machine.layer("node") == first and asked() == 1
+    machine.environ["COLUMNS"] = "80"
+    assert machine.layer("node") == first and asked() == 1, "the terminal is no configuration"
+
+    (machine.home / ".npmrc").write_text("registry=https://other.example/\n")
+    machine.layer("node")
+    assert asked() == 2, "a file that was absent"
+    machine.environ["npm_config_audit"] = "false"
+    machine.layer("node")
+    assert asked() == 3, "the environment"
+    asked_anew = counting(machine, "npm", NPM.format(home=machine.home).replace("10.1.2.3", "10.1.2.4"))
+    assert "10.1.2.4:4873" in machine.layer("node").policy.network.allow and asked_anew() == 4, "the tool itself"
+
+
+def test_a_tool_earlier_on_the_path_is_asked(machine: Machine, tmp_path: Path) -> None:
+    machine.says("npm", NPM.format(home=machine.home))
+    earlier = tmp_path / "earlier"
+    machine.environ["PATH"] = f"{earlier}:{machine.environ['PATH']}"
+    machine.layer("node")
+    machine.tool(
+        "npm", "cat <<'END'\n" + NPM.format(home=machine.home).replace("10.1.2.3", "10.1.2.5") + "END", earlier
+    )
+    assert "10.1.2.5:4873" in machine.layer("node").policy.network.allow
+
+
+def test_what_is_remembered_is_the_users_alone_and_holds_no_password(machine: Machine) -> None:
+    machine.says("python3", PIP)
+    machine.layer("python")
+    folder = Path(machine.facts.state_dir) / "toolchains"
+    [kept] = folder.iterdir()
+    assert kept.stat().st_mode & 0o077 == 0 and folder.stat().st_mode & 0o077 == 0
+    assert b"pip.example" in kept.read_bytes() and b"secret" not in kept.read_bytes()
+    kept.write_text("{broken")
+    assert machine.layer("python").policy.network.allow
+
+
+def test_an_answer_that_lacks_what_could_not_be_fetched_is_not_kept(machine: Machine) -> None:
+    machine.tool("cargo", CARGO)
+    assert machine.layer("rust").policy.network.allow == ("index.example:443",)
+    assert os.listdir(Path(machine.facts.state_dir) / "toolchains") == []
+
+
+def test_nothing_is_remembered_where_the_worker_could_write_it(machine: Machine) -> None:
+    machine.says("npm", NPM.format(home=machine.home))
+    machine.environ["XDG_STATE_HOME"] = str(machine.project / "state")
+    with pytest.raises(PolicyError, match="where the worker writes"):
+        machine.layer("node")

@@ -30,7 +30,8 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
     home = host.environ.get("CARGO_HOME", "")
     home = home if home.startswith("/") else host.home(".cargo")
     path = next((path for name in ("config.toml", "config") if os.path.exists(path := f"{home}/{name}")), None)
-    host.vouch(path or home)
+    host.vouch(*(f"{home}/{name}" for name in ("config.toml", "config")))
+    host.seen.add(os.path.join(host.environ.get("RUSTUP_HOME") or host.home(".rustup"), "settings.toml"))
     config = parse(host.read(path) or "", path) if path else {}
     _refuse_unseen(host, config, path)
     urls = [url for url in (asked(host, cargo, path), *indexes(config)) if url]

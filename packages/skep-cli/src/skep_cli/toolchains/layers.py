@@ -15,6 +15,7 @@ from skep_policy.preset import load_preset
 
 from . import cargo, golang, maven, npm, pypi
 from .found import Found, rules, without_credentials
+from .memory import remembered
 from .probe import Host
 
 SCRATCH = "/tmp/.cache"
@@ -65,7 +66,7 @@ def _layer(name: str, host: Host, others: Effective | None) -> Layer:
     if not any(host.find(tool) for tool in head.tools):
         raise PolicyError(f"no {' or '.join(head.tools)} on PATH; install it or leave the toolchain out", source=source)
     try:
-        answers = READERS[name](host, head.settings)
+        answers = remembered(name, host, lambda: READERS[name](host, head.settings))
     except PolicyError as error:
         raise error.at(source=source) from None
     allow, private = rules([url for found in answers for url in found.registries], source=source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -35,6 +36,7 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
     values = {setting.key: setting for setting in listed}
     user = str(values["userconfig"].value) if "userconfig" in values else host.home(".npmrc")
     host.vouch(user, *(str(values[key].value) for key in ("globalconfig",) if key in values))
+    host.seen.add(os.path.join(os.path.dirname(os.path.dirname(os.path.realpath(npm))), "npmrc"))
     registries = {key: setting for key, setting in values.items() if key == "registry" or key.endswith(":registry")}
     if "registry" not in registries:
         raise PolicyError("npm does not say which registry it uses: `npm config get registry` has the answer?")
@@ -45,7 +47,8 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
         if variable is not None and section in env and value is not None:
             env[section][variable] = value if isinstance(value, str) else json.dumps(value)
     urls = tuple(str(setting.value) for setting in registries.values())
-    return [Found(urls, env["env"]), Found((), env["user"], (user,))]
+    others = dict.fromkeys(settings.get("registry", {}).values(), str(registries["registry"].value).rstrip("/"))
+    return [Found(urls, {**others, **env["env"]}), Found((), env["user"], (user,))]
 
 
 def parse(text: str) -> Iterator[Setting]:

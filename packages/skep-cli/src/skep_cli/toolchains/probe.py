@@ -12,6 +12,7 @@ import socket
 import stat
 import subprocess
 import tempfile
+import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -39,6 +40,10 @@ class Host:
         self.environ = facts.environ
         self.untrusted = sorted({os.path.realpath(folder) for folder in untrusted})
         self.path = [folder for folder in self._search_path() if not self.inside(folder)]
+        self.seen: set[str] = set()
+        """Every path an answer depends on, absent ones too."""
+        self.incomplete = False
+        """Something could not be had that may be there the next time."""
 
     def _search_path(self) -> list[str]:
         return [folder for folder in self.environ.get("PATH", os.defpath).split(":") if folder.startswith("/")]
@@ -53,11 +58,13 @@ class Host:
 
     def vouch(self, *paths: str) -> None:
         """Nothing, when the worker cannot write any of these. Raises PolicyError."""
+        self.seen.update(paths)
         for path in paths:
-            if folder := self.inside(path):
-                raise PolicyError(
-                    f"{path} configures the tool and lies in {folder}, where the worker writes; run in a folder below"
-                )
+            self._refuse_inside(path, "configures the tool")
+
+    def _refuse_inside(self, path: str, what: str) -> None:
+        if folder := self.inside(path):
+            raise PolicyError(f"{path} {what} and lies in {folder}, where the worker writes; run in a folder below")
 
     def home(self, path: str) -> str:
         return os.path.join(self.facts.home, path)
@@ -66,6 +73,7 @@ class Host:
         """The program on PATH, what lies in untrusted folders skipped."""
         for folder in self.path:
             path = os.path.join(folder, tool)
+            self.seen.add(path)
             if os.path.isfile(path) and os.access(path, os.X_OK) and not self.inside(path):
                 return path
         return None
@@ -121,7 +129,7 @@ class Host:
     def neutral(self) -> str:
         """A folder without configuration of anyone: ours, below the home folder."""
         folder = os.path.join(self.facts.state_dir, "toolchains")
-        self.vouch(folder)
+        self._refuse_inside(folder, "is skep's own")
         try:
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
@@ -158,4 +166,17 @@ class Host:
             with urlopen(url, timeout=10) as response:
                 return response.read(MAX_CONFIG)
         except (URLError, OSError, ValueError):
+            self.incomplete = True
             return None
+
+    def stamp(self, path: str) -> str:
+        """What changes when what stands at a path does; the same for whatever is absent."""
+        try:
+            info = os.stat(path)
+        except OSError:
+            return ""
+        return f"{info.st_dev}:{info.st_ino}:{info.st_size}:{info.st_mtime_ns}:{info.st_ctime_ns}"
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return time.time()

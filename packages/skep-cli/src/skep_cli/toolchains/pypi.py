@@ -55,6 +55,7 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
     uv_urls = list(uv_indexes(host.environ, uv))
     pip_files = tuple(pip_config_files(host))
     host.vouch(*pip_files)
+    host.seen.update(system_files(host))
 
     pip_index = pip.settings.get("index-url")
     uv_index = next((url for url, default in uv_urls if default), None)
@@ -120,6 +121,15 @@ def pip_config_files(host: Host) -> Iterator[str]:
     yield host.home(".pip/pip.conf")
     if (named := host.environ.get("PIP_CONFIG_FILE", "")).startswith("/") and named != os.devnull:
         yield named
+
+
+def system_files(host: Host) -> Iterator[str]:
+    """What else decides: the system's configuration, and which Python a version manager takes."""
+    folders = host.environ.get("XDG_CONFIG_DIRS") or "/etc/xdg"
+    yield from (os.path.join(folder, "pip/pip.conf") for folder in folders.split(":") if folder.startswith("/"))
+    yield "/etc/pip.conf"
+    if (root := host.environ.get("PYENV_ROOT", "")).startswith("/"):
+        yield os.path.join(root, "version")
 
 
 def uv_config_files(host: Host) -> Iterator[str]:
