@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from skep_cli.audit import check
+from skep_cli.audit import Log, check
 from skep_cli.errors import CannotRun, SkepError, StateError
 from skep_cli.pipeline import Hooks, Outcome, Pipeline
 from skep_cli.record import load
 from skep_cli.render import Status
 from skep_cli.state import RunFolder, Runs
 
-from .stage import Plain, make_repo, order, run
+from .stage import Plain, git, make_repo, order, run
 
 MEND = "sed -i s/a.-.b/a+b/ calc.py"
 KEPT = {
@@ -245,6 +245,28 @@ def wait(condition: Callable[[], object]) -> None:
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_a_run_that_died_before_its_worker_goes_whole(state: Path, repo: Path) -> None:
+    runs = Runs(state / "skep")
+    folder = runs.create()
+    Log(folder).append("begun", {})
+    folder.workspace.mkdir()
+    (folder.path / "lock").unlink()
+    (folder.path / "lock").touch()
+    run(state, repo, "true")
+    assert not folder.path.exists() and len(runs.all()) == 1
+
+
+def test_a_repository_that_is_damaged_is_exit_125_and_leaves_nothing(state: Path, tmp_path: Path) -> None:
+    repo = make_repo(tmp_path / "r", {"d/a": "x\n"})
+    tree = git(repo, "rev-parse", "HEAD:d").strip()
+    (repo / ".git/objects" / tree[:2] / tree[2:]).unlink()
+    (repo / "d/a").write_text("else the baseline would mend it\n")
+    with pytest.raises(CannotRun) as error:
+        run(state, repo, "true")
+    assert error.value.exit_code == 125 and "\n" not in str(error.value)
+    assert Runs(state / "skep").all() == []
 
 
 def test_a_living_run_is_left_alone_by_the_next(state: Path, repo: Path) -> None:

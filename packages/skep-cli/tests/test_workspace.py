@@ -11,6 +11,8 @@ import pytest
 from skep_cli.listing import Listing, scan, stamp_of
 from skep_cli.workspace import Copier, Copy, settle
 
+from .stage import git, make_repo
+
 
 def copied(source: Path, target: Path) -> Copy:
     return Copier().copy(source, target)
@@ -158,6 +160,29 @@ def test_the_original_is_not_touched(repo: Path, target: Path) -> None:
     before = stamps()
     copied(repo, target)
     assert stamps() == before
+
+
+def test_a_git_that_packs_its_objects_meanwhile_loses_none_of_them(tmp_path: Path) -> None:
+    source = make_repo(tmp_path / "r", {f"f{number}": f"{number}\n" for number in range(300)})
+
+    class Packing(Copier):
+        """Packs everything when the first loose object has been copied, as `gc` in the background may."""
+
+        packed = False
+
+        def copy_one(self, source: str, target: str, info: os.stat_result) -> bool:
+            done = super().copy_one(source, target, info)
+            if "/.git/objects/" in source and not self.packed:
+                self.packed = True
+                git(tmp_path / "r", "gc", "-q", "--prune=now")
+                git(tmp_path / "r", "pack-refs", "--all")
+            return done
+
+    copier = Packing()
+    copier.copy(source, tmp_path / "copy")
+    assert copier.packed
+    git(tmp_path / "copy", "fsck", "--full", "--strict")
+    assert git(tmp_path / "copy", "status", "--porcelain") == ""
 
 
 def test_a_target_that_exists_is_not_written_into(source: Path, target: Path) -> None:

@@ -16,10 +16,10 @@ import msgspec
 from skep_policy.events import Closed, EgressEvent
 from skep_policy.report import Egress, Finding
 
-from . import local, patch, record, repository, verify
+from . import audit, local, patch, record, repository, verify
 from .audit import Log, dump, now
 from .audit import digest as file_digest
-from .errors import SkepError
+from .errors import CannotRun, SkepError
 from .hostgit import Git, make_git_dir
 from .listing import scan
 from .objects import Store
@@ -34,7 +34,7 @@ from .workspace import Copier, Copy, settle
 
 SEALED = ("policy.json", "boundary.txt", "worker.log", "patch.diff", "verify.log", "git/skep.json")
 ENDED = ("exit_code", "limit", "state", "layers", "attestation", "findings", "egress")
-TIMED_OUT, CANNOT_RUN = 124, 125
+TIMED_OUT = 124
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -138,10 +138,12 @@ class Pipeline:
             with guarded(self._runs.root):
                 log = Log(folder, on_failure=self._broken)
                 run, before, snapshot = self._prepare(folder, log)
-        except BaseException:
+        except BaseException as error:
             if log is not None:
                 log.close()
             remove(folder.path)
+            if isinstance(error, SkepError) and error.exit_code == SkepError.exit_code:
+                raise CannotRun(error.message) from error
             raise
         outcome: Outcome | None = None
         why: str | None = None
@@ -283,7 +285,7 @@ class Pipeline:
     ) -> None:
         try:
             if outcome is None:
-                run.exit_code = CANNOT_RUN
+                run.exit_code = CannotRun.exit_code
                 raise SkepError(why or "the worker came to no end")
             _take_over(run, outcome)
             if self._failure:
@@ -434,11 +436,18 @@ def clear_scratch(folder: RunFolder) -> list[str]:
 
 
 def clear_dead(runs: Runs) -> None:
-    """Runs whose skep was killed are over: scratch gone, the record sealed as failed. What goes wrong here is no
-    trouble of today's run.
+    """Runs whose skep was killed are over. One whose worker was about to start is sealed as failed and keeps its
+    record, one that was still being prepared goes whole. What goes wrong here is no trouble of today's run.
     """
     for folder in runs.dead():
         clear_scratch(folder)
+        checked = audit.check(folder)
+        if checked.last("starting") is None and (checked.problem is None or checked.problem.torn):
+            try:
+                remove(folder.path)
+            except OSError:
+                pass
+            continue
         try:
             run = record.load(folder)
         except SkepError:

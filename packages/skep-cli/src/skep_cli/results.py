@@ -40,7 +40,7 @@ def listing(folder: str) -> Results:
     """What is in the folder; nothing when it is gone."""
     items: list[Item] = []
     try:
-        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return Results((), False)
     try:
@@ -86,7 +86,7 @@ def _enter(folder: int, name: str, path: str, depth: int, items: list[Item]) -> 
 def text(folder: str, name: str) -> str | None:
     """The beginning of a regular file right in the folder, as text; None when there is none."""
     try:
-        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        top = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
         return None
     try:

@@ -69,16 +69,16 @@ class _Writer:
     """Writes files below a folder and never through a link in it."""
 
     def __init__(self, root: Path, before: Baseline) -> None:
-        self._root = root
+        self._root = str(root)
         self._before = before
         self._folders: set[str] = {""}
         self._now = time.time_ns()
 
     def write(self, path: str, entry: Entry, blocks: Iterable[bytes]) -> None:
         self._folder(path.rpartition("/")[0])
-        there = self._root / path
+        there = f"{self._root}/{path}"
         if os.path.lexists(there):
-            remove(there)
+            remove(Path(there))
         stamp: Stamp | None = self._before.stamps.get(path) if self._before.entries.get(path) == entry else None
         when = stamp.mtime_ns if stamp else self._now
         if entry.mode == LINK:
@@ -102,7 +102,7 @@ class _Writer:
             return
         parent = folder.rpartition("/")[0]
         self._folder(parent)
-        there = self._root / folder
+        there = f"{self._root}/{folder}"
         try:
             if not stat.S_ISDIR(os.lstat(there).st_mode):
                 os.unlink(there)
@@ -114,7 +114,7 @@ class _Writer:
     def finish(self) -> None:
         """Folders have the modes they had."""
         for folder, mode in self._before.folders.items():
-            there = self._root / folder
+            there = f"{self._root}/{folder}"
             if os.path.isdir(there) and not os.path.islink(there):
                 os.chmod(there, mode & 0o777)
 

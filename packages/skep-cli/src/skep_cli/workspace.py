@@ -37,7 +37,7 @@ class Copier:
     """Copies trees; remembers which way of copying the file systems at hand allow."""
 
     def __init__(self, *, skip: frozenset[tuple[int, int]] = frozenset()) -> None:
-        self._skip = skip
+        self.skip = skip
         """(device, inode) of folders that are never entered: skep's own state."""
         self._may_clone = True
 
@@ -47,83 +47,27 @@ class Copier:
         `only` keeps just these files and what belongs to `.git`, and leaves folders writable. A file that goes away
         meanwhile is left out.
         """
-        made = Copy(Listing(), {})
-        folders: list[tuple[str, os.stat_result]] = []
-        pending = [("", False)]
-        while pending:
-            relative, in_git = pending.pop()
-            here = source / relative if relative else source
-            info = os.stat(here, follow_symlinks=not relative)
-            if not stat.S_ISDIR(info.st_mode):
-                continue
-            os.mkdir(target / relative if relative else target, 0o700)
-            folders.append((relative, info))
-            try:
-                entries = sorted(os.scandir(here), key=lambda entry: entry.name)
-            except OSError as error:
-                if error.errno not in (errno.EACCES, errno.EPERM, errno.ENOENT):
-                    raise
-                made.listing.report("skipped", relative, "a folder you cannot read")
-                continue
-            if not in_git:
-                made.listing.folders[relative] = stat.S_IMODE(info.st_mode)
-            for entry in entries:
-                self._entry(made, entry, relative, in_git, pending, target, only)
-        for relative, info in reversed(folders):
-            where = target / relative if relative else target
-            os.chmod(where, stat.S_IMODE(info.st_mode) & 0o777 | (0o700 if only is not None else 0))
-            os.utime(where, ns=(info.st_atime_ns, info.st_mtime_ns))
-        return made
+        os.mkdir(target, 0o700)
+        walk = _Walk(self, source, target, only)
+        walk.go()
+        return walk.made
 
-    def _entry(
-        self,
-        made: Copy,
-        entry: os.DirEntry[str],
-        parent: str,
-        in_git: bool,
-        pending: list[tuple[str, bool]],
-        target: Path,
-        only: frozenset[str] | None,
-    ) -> None:
-        path = f"{parent}/{entry.name}" if parent else entry.name
-        git = in_git or entry.name == ".git"
-        try:
-            info = entry.stat(follow_symlinks=False)
-            if stat.S_ISDIR(info.st_mode):
-                if (info.st_dev, info.st_ino) in self._skip:
-                    made.listing.report("skipped", path, "skep's own state")
-                    return
-                pending.append((path, git))
-            elif stat.S_ISLNK(info.st_mode) or stat.S_ISREG(info.st_mode):
-                if (only is not None and not git and path not in only) or (git and entry.name in _LOCKS):
-                    return
-                there = target / path
-                made.bytes += self._copy_one(entry.path, there, info, made)
-                if not git:
-                    made.sources[path] = stamp_of(info)
-                    made.listing.files[path] = stamp_of(os.lstat(there))
-            else:
-                made.listing.report("skipped", path, f"a {kind_of(info.st_mode)}, which is not copied")
-        except FileNotFoundError:
-            return
-        except PermissionError:
-            made.listing.report("skipped", path, "a file you cannot read")
-            return
-        if entry.name == ".git" and parent and not in_git:
-            made.listing.nested.append(parent)
-
-    def _copy_one(self, source: str, target: Path, info: os.stat_result, made: Copy) -> int:
+    def copy_one(self, source: str, target: str, info: os.stat_result) -> bool:
+        """One file or link. Returns whether its blocks are shared. Raises FileNotFoundError when it is something else
+        now.
+        """
         if stat.S_ISLNK(info.st_mode):
             os.symlink(os.readlink(source), target)
             os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns), follow_symlinks=False)
-            return 0
+            return False
         reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if not stat.S_ISREG(os.fstat(reader).st_mode):
                 raise FileNotFoundError(source)
             writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
-                if info.st_size and not self._clone(reader, writer, made):
+                cloned = bool(info.st_size) and self._clone(reader, writer)
+                if info.st_size and not cloned:
                     _transfer(reader, writer, info)
                 os.fchmod(writer, stat.S_IMODE(info.st_mode) & 0o777)
                 os.utime(writer, ns=(info.st_atime_ns, info.st_mtime_ns))
@@ -131,19 +75,114 @@ class Copier:
                 os.close(writer)
         finally:
             os.close(reader)
-        return info.st_size
+        return cloned
 
-    def _clone(self, reader: int, writer: int, made: Copy) -> bool:
+    def _clone(self, reader: int, writer: int) -> bool:
         if self._may_clone:
             try:
                 fcntl.ioctl(writer, FICLONE, reader)
-                made.cloned = True
                 return True
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise
                 self._may_clone = False
         return False
+
+
+class _Walk:
+    """One copy. A git that works on the original meanwhile (`gc` runs in the background after a commit) moves loose
+    objects into packs and loose references into `packed-refs`; so these two are copied last, packs until no new one
+    appears.
+    """
+
+    def __init__(self, copier: Copier, source: Path, target: Path, only: frozenset[str] | None) -> None:
+        self.made = Copy(Listing(), {})
+        self._copier = copier
+        self._source, self._target, self._only = str(source), str(target), only
+        self._folders: list[tuple[str, os.stat_result]] = []
+        self._pending: list[tuple[str, bool]] = [("", False)]
+        self._packs: list[str] = []
+        self._packed_refs: list[str] = []
+
+    def go(self) -> None:
+        while self._pending:
+            self._folder(*self._pending.pop())
+        for path in self._packs:
+            while self._folder(path, True):
+                pass
+        for path in self._packed_refs:
+            self._file(path, in_git=True)
+        for relative, info in reversed(self._folders):
+            where = f"{self._target}/{relative}"
+            os.chmod(where, stat.S_IMODE(info.st_mode) & 0o777 | (0o700 if self._only is not None else 0))
+            os.utime(where, ns=(info.st_atime_ns, info.st_mtime_ns))
+
+    def _folder(self, relative: str, in_git: bool) -> int:
+        """How many files were copied that were not there before; folders are put off."""
+        here = f"{self._source}/{relative}" if relative else self._source
+        try:
+            info = os.stat(here, follow_symlinks=not relative)
+            names = sorted(os.listdir(here)) if stat.S_ISDIR(info.st_mode) else []
+        except FileNotFoundError:
+            return 0
+        except PermissionError:
+            self.made.listing.report("skipped", relative, "a folder you cannot read")
+            return 0
+        where = f"{self._target}/{relative}"
+        if relative and not os.path.lexists(where):
+            os.mkdir(where, 0o700)
+        self._folders.append((relative, info))
+        if not in_git:
+            self.made.listing.folders[relative] = stat.S_IMODE(info.st_mode)
+        return sum(self._file(f"{relative}/{name}" if relative else name, in_git=in_git) for name in names)
+
+    def _file(self, path: str, *, in_git: bool) -> bool:
+        """Whether a file was copied. Folders, and what git may still move things into, are put off."""
+        parent, _, name = path.rpartition("/")
+        git = in_git or name == ".git"
+        source, listing = f"{self._source}/{path}", self.made.listing
+        try:
+            info = os.lstat(source)
+            if stat.S_ISDIR(info.st_mode):
+                self._put_off(path, info, git)
+            elif not (stat.S_ISLNK(info.st_mode) or stat.S_ISREG(info.st_mode)):
+                listing.report("skipped", path, f"a {kind_of(info.st_mode)}, which is not copied")
+            elif git and name == "packed-refs" and path not in self._packed_refs:
+                self._packed_refs.append(path)
+            elif not self._left_out(path, name, git):
+                return self._copy(path, info, git)
+        except FileNotFoundError:
+            pass
+        except PermissionError:
+            listing.report("skipped", path, "a file you cannot read")
+        finally:
+            if name == ".git" and parent and not in_git and os.path.lexists(source):
+                listing.nested.append(parent)
+        return False
+
+    def _put_off(self, path: str, info: os.stat_result, git: bool) -> None:
+        if (info.st_dev, info.st_ino) in self._copier.skip:
+            self.made.listing.report("skipped", path, "skep's own state")
+        elif git and path.endswith("/objects/pack"):
+            self._packs.append(path)
+        else:
+            self._pending.append((path, git))
+
+    def _left_out(self, path: str, name: str, git: bool) -> bool:
+        if git:
+            return name in _LOCKS
+        return self._only is not None and path not in self._only
+
+    def _copy(self, path: str, info: os.stat_result, git: bool) -> bool:
+        there = f"{self._target}/{path}"
+        if git and os.path.lexists(there):
+            return False  # a pack that was there the last time
+        self.made.cloned |= self._copier.copy_one(f"{self._source}/{path}", there, info)
+        self.made.bytes += info.st_size
+        if not git:
+            self.made.sources[path] = stamp_of(info)
+            self.made.listing.files[path] = stamp_of(os.lstat(there))
+        return True
 
 
 def _transfer(reader: int, writer: int, info: os.stat_result) -> None:
