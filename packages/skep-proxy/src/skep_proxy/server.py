@@ -156,8 +156,6 @@ class Proxy:
         """No listener, connection, descriptor or thread of the proxy is left. Open connections are reset.
         Idempotent.
         """
-        if self._closed:
-            return
         self._closed = True
         self._engine.loop.stop()
         if current_thread() is not self._thread:
