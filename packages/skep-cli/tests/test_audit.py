@@ -7,6 +7,7 @@ import os
 import resource
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,13 +24,17 @@ def folder(tmp_path: Path) -> RunFolder:
     return RunFolder(path)
 
 
-@pytest.fixture
+@contextmanager
 def small_files() -> Iterator[None]:
-    """No file may grow beyond 4 KiB: what a full disk does to a write, without a disk."""
+    """No file may grow beyond 4 KiB: what a full disk does to a write, without a disk. No fixture, since pytest writes
+    to its own output, which may be a file, before a fixture ends.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def lines(folder: RunFolder) -> list[bytes]:
@@ -120,10 +125,10 @@ def test_a_log_that_was_tampered_with_is_not_opened(folder: RunFolder) -> None:
         Log(folder)
 
 
-def test_a_record_for_which_there_is_no_room_is_not_half_there(folder: RunFolder, small_files: None) -> None:
+def test_a_record_for_which_there_is_no_room_is_not_half_there(folder: RunFolder) -> None:
     log = Log(folder)
     log.append("thing", {})
-    with pytest.raises(OSError, match=r"."):
+    with small_files(), pytest.raises(OSError, match=r"."):
         log.append("large", {"text": "x" * 5000})
     log.append("thing", {})
     log.close()
@@ -131,12 +136,13 @@ def test_a_record_for_which_there_is_no_room_is_not_half_there(folder: RunFolder
     assert checked.problem is None and [event.kind for event in checked.events] == ["thing", "thing"]
 
 
-def test_a_note_for_which_there_is_no_room_is_told_and_nothing_follows_it(folder: RunFolder, small_files: None) -> None:
+def test_a_note_for_which_there_is_no_room_is_told_and_nothing_follows_it(folder: RunFolder) -> None:
     told: list[OSError] = []
     log = Log(folder, on_failure=told.append)
-    log.note("egress", {})
-    log.note("egress", {"text": "x" * 5000})
-    log.note("egress", {})
+    with small_files():
+        log.note("egress", {})
+        log.note("egress", {"text": "x" * 5000})
+        log.note("egress", {})
     assert len(told) == 1 and log.failure is told[0]
     with pytest.raises(OSError, match=r"."):
         log.append("thing", {})
