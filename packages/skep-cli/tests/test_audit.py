@@ -6,7 +6,7 @@ import json
 import os
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def folder(tmp_path: Path) -> RunFolder:
 
 
 @contextmanager
-def small_files() -> Iterator[None]:
+def small_files() -> Generator[None]:
     """No file may grow beyond 4 KiB: what a full disk does to a write, without a disk. No fixture, since pytest writes
     to its own output, which may be a file, before a fixture ends.
     """

@@ -214,7 +214,7 @@ class Pipeline:
             repository=repo,
             index_mtime_ns=repository.index_mtime_ns(repo) if repo else 0,
         )
-        if repo and order.mode == "workspace":
+        if repo:
             repository.detach(order.git, repo, folder.workspace)
         run.trees = Trees(
             object_format, bool(repo), repo.head if repo else None, repo.branch if repo else None, before.tree
@@ -339,7 +339,7 @@ class Pipeline:
         try:
             store = Store(Git(order.git, folder.git), run.trees.object_format if run.trees else "sha1")
             verify.lay_out(Path(order.root), folder.verify, self._copier, before, after, store)
-            if order.repository and order.mode == "workspace":
+            if order.repository:
                 repository.detach(order.git, order.repository, folder.verify)
             relay = Relay(folder.path / "verify.log", forward=self._show)
             hooks = Hooks(lambda text: None, self._verifying(relay), lambda: None, self._recorder(log, "verify-egress"))

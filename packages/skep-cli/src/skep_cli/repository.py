@@ -11,9 +11,12 @@ from typing import Literal
 import msgspec
 
 from .errors import SkepError, UsageError
-from .hostgit import Git, GitFailed, make_git_dir, user_config
+from .hostgit import Git, GitFailed, user_config
+from .workspace import Copier
 
 MAX_POINTER = 1 << 16
+_LINKS = ("commondir", "gitdir", "locked")
+"""What makes a git dir that of a linked worktree."""
 
 
 class Repository(msgspec.Struct, frozen=True):
@@ -169,26 +172,26 @@ def index_mtime_ns(repository: Repository) -> int:
 def detach(program: str, repository: Repository, copy: Path) -> None:
     """A copy whose `.git` is a file, and so names the user's own git dir, gets a git dir of its own.
 
-    Linked worktrees and submodules have such files: without this, `git commit` in the copy would move the user's
-    branch. Objects are borrowed.
+    Linked worktrees and submodules have such files: without this, a `git commit` in the copy would move the user's
+    branch, or find no repository where the user's is out of reach.
     """
     pointer = copy / ".git"
     if not pointer.is_file() or pointer.is_symlink():
         return
     pointer.unlink()
-    make_git_dir(program, pointer, object_format=repository.object_format, borrow=repository.objects)
-    (pointer / "info/attributes").unlink()
-    for folder, names in (
-        (repository.git_dir, ("HEAD", "index")),
-        (repository.common_dir, ("config", "packed-refs", "shallow")),
-    ):
-        for name in names:
-            if os.path.isfile(os.path.join(folder, name)):
-                shutil.copyfile(os.path.join(folder, name), pointer / name)
-    shutil.copytree(os.path.join(repository.common_dir, "refs"), pointer / "refs", dirs_exist_ok=True, symlinks=True)
-    own = Git(program, pointer)
-    own.run("config", "--file", str(pointer / "config"), "core.bare", "false")
-    own.run("config", "--file", str(pointer / "config"), "--unset-all", "core.worktree", ok=(0, 5))
+    skip: set[tuple[int, int]] = set()
+    for name in ("worktrees", "modules"):
+        try:
+            info = os.stat(os.path.join(repository.common_dir, name))
+        except FileNotFoundError:
+            continue
+        skip.add((info.st_dev, info.st_ino))
+    Copier(skip=frozenset(skip)).copy(Path(repository.common_dir), pointer, in_git=True)
+    for entry in os.scandir(repository.git_dir):
+        if entry.is_file(follow_symlinks=False) and entry.name not in _LINKS and not entry.name.endswith(".lock"):
+            shutil.copyfile(entry.path, pointer / entry.name)
+    unset = ("config", "--file", str(pointer / "config"), "--unset-all", "core.worktree")
+    Git(program, pointer).run(*unset, ok=(0, 5))
 
 
 def excludes_file(program: str, repository: Repository | None, environ: Mapping[str, str], home: str) -> str:

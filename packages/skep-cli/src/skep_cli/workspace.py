@@ -41,15 +41,15 @@ class Copier:
         """(device, inode) of folders that are never entered: skep's own state."""
         self._may_clone = True
 
-    def copy(self, source: Path, target: Path, *, only: frozenset[str] | None = None) -> Copy:
+    def copy(self, source: Path, target: Path, *, only: frozenset[str] | None = None, in_git: bool = False) -> Copy:
         """The tree at `source` stands at `target`, which must not exist. Raises OSError when there is no room.
 
         `only` keeps just these files and what belongs to `.git`, and leaves folders writable. A file that goes away
-        meanwhile is left out.
+        meanwhile is left out. `in_git` says that the source is a git dir.
         """
         os.mkdir(target, 0o700)
         walk = _Walk(self, source, target, only)
-        walk.go()
+        walk.go(in_git)
         return walk.made
 
     def copy_one(self, source: str, target: str, info: os.stat_result) -> bool:
@@ -100,11 +100,12 @@ class _Walk:
         self._copier = copier
         self._source, self._target, self._only = str(source), str(target), only
         self._folders: list[tuple[str, os.stat_result]] = []
-        self._pending: list[tuple[str, bool]] = [("", False)]
+        self._pending: list[tuple[str, bool]] = []
         self._packs: list[str] = []
         self._packed_refs: list[str] = []
 
-    def go(self) -> None:
+    def go(self, in_git: bool) -> None:
+        self._pending.append(("", in_git))
         while self._pending:
             self._folder(*self._pending.pop())
         for path in self._packs:
@@ -163,7 +164,7 @@ class _Walk:
     def _put_off(self, path: str, info: os.stat_result, git: bool) -> None:
         if (info.st_dev, info.st_ino) in self._copier.skip:
             self.made.listing.report("skipped", path, "skep's own state")
-        elif git and path.endswith("/objects/pack"):
+        elif git and f"/{path}".endswith("/objects/pack"):
             self._packs.append(path)
         else:
             self._pending.append((path, git))
