@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from skep_bwrap.cgroup import hold, release, renew, sweep
+from skep_bwrap.cgroup import hold, release, renew
 from skep_policy.boundary import Limits
 
 from .box import Box, eventually, tagged
@@ -116,15 +116,15 @@ def test_cgroups_that_were_made_go_with_the_sandbox_or_are_released() -> None:
     assert hold(Limits(), "x").folders == ()
 
 
-def test_a_cgroup_of_a_caller_that_is_gone_is_swept_and_one_of_a_living_caller_is_not() -> None:
+def test_a_cgroup_of_a_caller_that_is_gone_is_swept_by_the_next_and_one_of_a_living_caller_is_not() -> None:
     limits = Limits(processes=10)
-    dead, living = hold(limits, "skep-4194305-dead"), hold(limits, f"skep-{os.getpid()}-alive")
+    living, dead = hold(limits, f"skep-{os.getpid()}-alive"), hold(limits, "skep-4194305-dead")
     if not dead.folders:
         pytest.skip("no cgroup of this host is ours to divide")
     try:
-        swept = sweep([os.path.dirname(folder) for folder in dead.folders])
-        assert set(dead.folders) <= set(swept) and not set(living.folders) & set(swept)
+        release(hold(limits, f"skep-{os.getpid()}-next"))
         assert not any(Path(folder).exists() for folder in dead.folders)
+        assert all(Path(folder).exists() for folder in living.folders)
     finally:
         release(living)
 

@@ -157,9 +157,8 @@ def _remove(folder: str) -> None:
         pass
 
 
-def sweep(parents: Iterable[str]) -> list[str]:
-    """Remove empty cgroups of launches whose callers are gone, such as a guardian that was killed leaves. Returns them."""
-    gone: list[str] = []
+def sweep(parents: Iterable[str]) -> None:
+    """Remove empty cgroups of launches whose callers are gone, such as a guardian that was killed leaves."""
     for parent in set(parents):
         try:
             names = [name for name in os.listdir(parent) if name.startswith("skep-")]
@@ -169,5 +168,3 @@ def sweep(parents: Iterable[str]) -> list[str]:
             pid = name.split("-")[1]
             if pid.isdigit() and not os.path.exists(f"/proc/{pid}"):
                 _remove(f"{parent}/{name}")
-                gone.append(f"{parent}/{name}")
-    return gone

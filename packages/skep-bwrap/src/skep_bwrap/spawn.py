@@ -55,6 +55,10 @@ class Sandbox:
         """Called with the signal number when the worker's process group was stopped (Ctrl-Z); continue with
         `resume`.
         """
+        self.wake: int | None = None
+        """A non-blocking descriptor that is readable when a signal has come to this process (signal.set_wakeup_fd). A
+        caller whose handlers forward signals needs it: one that comes just before we block would wait for the end.
+        """
 
     def signal(self, number: int) -> None:
         """The worker gets the signal. One that comes before it runs ends the launch, or waits when it would not end a
@@ -115,16 +119,26 @@ class Sandbox:
         """Lines of the shim up to end-of-file; or up to the guardian's end, since a bwrap that was orphaned while it
         set up may hold the other end for ever.
         """
+        return self._lines_of(self._control, self._lifeline)
+
+    def _lines_of(self, sock: _socket.socket, other: _socket.socket | None = None) -> Iterator[str]:
+        """Lines of a socket up to its end, or up to the end of `other` when there is nothing more to read."""
         poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        poll.register(self._lifeline, 0)
+        poll.register(sock, select.POLLIN)
+        if other is not None:
+            poll.register(other, 0)
+        if self.wake is not None:
+            poll.register(self.wake, select.POLLIN)
         pending = b""
         while True:
             ready = dict(poll.poll())
-            if self._control.fileno() not in ready:
+            if self.wake in ready:
+                os.read(self.wake, 4096)  # the handlers have run by now
+                continue
+            if sock.fileno() not in ready:
                 return
             try:
-                block = self._control.recv(65536)
+                block = sock.recv(65536)
             except ConnectionResetError:
                 return
             if not block:
@@ -161,10 +175,10 @@ class Sandbox:
             )
         limit, ending = words.get("limit"), next((number for number in self._early if number in ENDING), None)
         exit_code = int(words.get("exit", 128 + signal.SIGKILL))
-        if "ready" not in said and limit is None:
-            if ending is None:
-                raise classify(diagnostics, exit_code, _sysctls())
-            exit_code = 128 + ending
+        if ending is not None and limit is None:
+            exit_code = 128 + ending  # by us, and so the guardian knows of a SIGKILL only
+        elif "ready" not in said and limit is None:
+            raise classify(diagnostics, exit_code, _sysctls())
         return Ended(
             exit_code=exit_code,
             limit=limit,
@@ -175,7 +189,7 @@ class Sandbox:
 
     def _follow_guardian(self) -> dict[str, str]:
         words: dict[str, str] = {}
-        for line in _lines(self._lifeline):
+        for line in self._lines_of(self._lifeline):
             word, _, rest = line.partition(" ")
             if word == "stopped":
                 if self.on_stop is not None:
@@ -201,20 +215,6 @@ def _end_holders(pipe: int) -> None:
                 continue
         if not holders:
             return
-
-
-def _lines(sock: _socket.socket) -> Iterator[str]:
-    pending = b""
-    while True:
-        try:
-            block = sock.recv(65536)
-        except ConnectionResetError:
-            return
-        if not block:
-            return
-        *lines, pending = (pending + block).split(b"\n")
-        for line in lines:
-            yield line.decode(errors="backslashreplace")
 
 
 def _pairs(lines: Sequence[str]) -> dict[str, str]:

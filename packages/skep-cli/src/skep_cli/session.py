@@ -57,6 +57,8 @@ class Session:
         self._theirs: _socket.socket | None = None
         self._previous: dict[int, object] = {}
         self._sandbox: Sandbox | None = None
+        self._wakes: tuple[int, ...] = ()
+        self._previous_wake = -1
 
     def connection(self) -> _socket.socket:
         """The end for the sandbox of a connection on which the proxy will be listening once it was spawned."""
@@ -75,6 +77,7 @@ class Session:
         """
         first, self._sandbox = self._sandbox is None, sandbox
         sandbox.on_stop = terminal.on_stop(sandbox)
+        sandbox.wake = self._wake()
         if not first:
             return
         if self._ours is not None:
@@ -88,6 +91,15 @@ class Session:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._forward)
 
+    def _wake(self) -> int:
+        """A descriptor that tells of a signal, made once."""
+        if not self._wakes:
+            self._wakes = os.pipe()
+            for fd in self._wakes:
+                os.set_blocking(fd, False)
+            self._previous_wake = signal.set_wakeup_fd(self._wakes[1], warn_on_full_buffer=False)
+        return self._wakes[0]
+
     def _forward(self, number: int, frame: object) -> None:
         if self._sandbox is not None:
             self._sandbox.signal(number)
@@ -96,6 +108,10 @@ class Session:
         """No thread, descriptor or signal handler of the session is left; every event has been delivered."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)  # type: ignore[arg-type]
+        if self._wakes:
+            signal.set_wakeup_fd(self._previous_wake)
+            for fd in self._wakes:
+                os.close(fd)
         if self._proxy is not None:
             self._proxy.close()
         for sock in (self._ours, self._theirs):
@@ -134,7 +150,7 @@ def launch(
         if spawned is not None:
             spawned(sandbox)
 
-    tty = terminal.controlling()
+    tty = terminal.opened()
     try:
         outcome = run(
             boundary,
@@ -144,7 +160,7 @@ def launch(
             stdout=stdout,
             stderr=stderr,
             tty=tty,
-            hand_tty=tty is not None and os.isatty(stdin) and os.isatty(stdout),
+            hand_tty=tty is not None and terminal.is_ours(tty) and os.isatty(stdin) and os.isatty(stdout),
             ignored=[number for number in FORWARDED if signal.getsignal(number) == signal.SIG_IGN],
             compiled=compiled,
             spawned=on_spawn,
@@ -153,6 +169,7 @@ def launch(
     finally:
         session.close()
         if tty is not None:
+            terminal.take_back(tty)
             os.close(tty)
     return Outcome(
         exit_code=outcome.exit_code,

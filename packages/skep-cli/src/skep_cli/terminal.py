@@ -11,19 +11,52 @@ if TYPE_CHECKING:
     from skep_bwrap.spawn import Sandbox
 
 
-def controlling() -> int | None:
-    """A descriptor of the controlling terminal when our process group has it; None otherwise. The caller closes it."""
+def opened() -> int | None:
+    """A descriptor of the controlling terminal, whoever has it now; None when there is none. The caller closes it."""
     try:
-        tty = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
+        return os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC | os.O_NOCTTY)
     except OSError:
         return None
+
+
+def is_ours(tty: int) -> bool:
+    """Whether our process group is in the foreground of the terminal."""
     try:
-        if os.tcgetpgrp(tty) == os.getpgrp():
-            return tty
+        return os.tcgetpgrp(tty) == os.getpgrp()
     except OSError:
-        pass
-    os.close(tty)
-    return None
+        return False
+
+
+def take_back(tty: int) -> None:
+    """Our process group has the terminal when the group that has it is gone. The guardian of a sandbox sees to that;
+    this is for one that was killed.
+    """
+    try:
+        group = os.tcgetpgrp(tty)
+        if group == os.getpgrp():
+            return
+        if not _lives(group):
+            before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            try:
+                os.tcsetpgrp(tty, os.getpgrp())
+            finally:
+                signal.signal(signal.SIGTTOU, before)
+    except OSError:
+        pass  # the terminal is gone, or the group is somebody else's
+
+
+def _lives(group: int) -> bool:
+    """Whether a process of the group runs; one that nobody has reaped does not."""
+    for entry in os.listdir("/proc"):
+        try:
+            if entry.isdigit():
+                with open(f"/proc/{entry}/stat") as stat:
+                    state, _, its_group = stat.read().rpartition(")")[2].split()[:3]
+                if int(its_group) == group and state not in "ZX":
+                    return True
+        except OSError:
+            continue
+    return False
 
 
 def on_stop(sandbox: Sandbox) -> Callable[[int], None]:
@@ -35,10 +68,11 @@ def on_stop(sandbox: Sandbox) -> Callable[[int], None]:
     """
 
     def stopped(number: int) -> None:
-        tty = controlling()
+        tty = opened()
+        foreground = tty is not None and is_ours(tty)
         if tty is not None:
             os.close(tty)
-        if tty is None or number not in (signal.SIGTTIN, signal.SIGTTOU):
+        if not foreground or number not in (signal.SIGTTIN, signal.SIGTTOU):
             os.kill(os.getpid(), signal.SIGSTOP)
         sandbox.resume()
 

@@ -1,0 +1,308 @@
+"""`skep exec` on a terminal, by itself and under a real interactive shell: as without skep."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+SKEP = str(Path(sys.executable).with_name("skep"))
+PATIENCE = 30.0
+"""Seconds until what did not come will not come."""
+
+pytestmark = pytest.mark.sandbox
+
+
+class Terminal:
+    """A program on a pseudo terminal of its own, typed at and read from outside."""
+
+    def __init__(self, argv: list[str], folder: Path, size: tuple[int, int] = (24, 80)) -> None:
+        environ = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(folder / "home"),
+            "TERM": "dumb",
+            "PS1": "sh% ",
+            "SKEP": SKEP,
+        }
+        self.pid, self.fd = pty.fork()
+        if self.pid == 0:
+            os.chdir(folder / "work")
+            os.execve(argv[0], argv, environ)
+        self.resize(*size)
+        self.seen = ""
+
+    def resize(self, rows: int, columns: int) -> None:
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack("4H", rows, columns, 0, 0))
+
+    def type(self, text: str) -> None:
+        if text[:1] in "\x03\x1a\x1c":
+            time.sleep(0.2)  # a shell that is about to fork may lose an interrupt, without skep too
+        os.write(self.fd, text.encode())
+
+    def expect(self, pattern: str) -> re.Match[str]:
+        """Read until the pattern has been seen; what is before its end is forgotten."""
+        end = time.monotonic() + PATIENCE
+        while True:
+            if found := re.search(pattern, self.seen):
+                self.seen = self.seen[found.end() :]
+                return found
+            left = end - time.monotonic()
+            assert left > 0 and select.select([self.fd], [], [], left)[0], f"no {pattern!r} in {self.seen!r}"
+            try:
+                block = os.read(self.fd, 65536)
+            except OSError:
+                block = b""
+            assert block, f"it ended without {pattern!r}: {self.seen!r}"
+            self.seen += block.decode(errors="replace").replace("\r", "")
+
+    def wait_for_another_foreground(self, group: int) -> None:
+        """Some other process group than this one has the terminal."""
+        end = time.monotonic() + PATIENCE
+        while os.tcgetpgrp(self.fd) == group:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        time.sleep(0.2)  # it has the terminal before it has been executed
+
+    def modes(self) -> int:
+        return int(termios.tcgetattr(self.fd)[3])
+
+    def end(self) -> int:
+        """Its exit code; what it still says is read, since a full terminal would hold it."""
+        while True:
+            try:
+                if not os.read(self.fd, 65536):
+                    break
+            except OSError:
+                break
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def close(self) -> None:
+        try:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+        os.close(self.fd)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    base = Path(tempfile.mkdtemp(prefix=".skep-terminal-", dir=Path.home()))
+    (base / "home").mkdir()
+    (base / "work").mkdir()
+    yield base
+    shutil.rmtree(base)
+
+
+@pytest.fixture
+def terminals(folder: Path) -> Iterator[list[Terminal]]:
+    opened: list[Terminal] = []
+    yield opened
+    for terminal in opened:
+        terminal.close()
+
+
+class Start(Protocol):
+    def __call__(self, script: str, *flags: str, size: tuple[int, int] = (24, 80)) -> Terminal: ...
+
+
+@pytest.fixture
+def skep(folder: Path, terminals: list[Terminal]) -> Start:
+    """Runs `skep exec FLAGS -- sh -c SCRIPT` on a terminal."""
+
+    def start(script: str, *flags: str, size: tuple[int, int] = (24, 80)) -> Terminal:
+        terminals.append(Terminal([SKEP, "exec", *flags, "--", "sh", "-c", script], folder, size))
+        return terminals[-1]
+
+    return start
+
+
+@pytest.fixture
+def bash(folder: Path, terminals: list[Terminal]) -> Terminal:
+    """An interactive shell with job control."""
+    path = shutil.which("bash")
+    if path is None:
+        pytest.skip("bash is not installed")
+    terminals.append(Terminal([path, "--norc", "--noprofile", "-i"], folder))
+    terminals[-1].expect("sh% ")
+    return terminals[-1]
+
+
+def test_a_typed_line_is_read_and_the_window_has_its_size(skep: Start) -> None:
+    terminal = skep("test -t 0 && test -t 1 && test -t 2 && tty && stty size; read x; echo got $x", size=(33, 101))
+    terminal.expect(r"/dev/\S+\n")
+    terminal.expect("33 101\n")
+    terminal.type("hello\n")
+    terminal.expect("got hello")
+    assert terminal.end() == 0
+
+
+def test_a_resize_is_told_to_the_worker(skep: Start) -> None:
+    terminal = skep("trap 'stty size; exit 4' WINCH; echo up; while :; do sleep 0.05; done")
+    terminal.expect("up\n")
+    terminal.resize(40, 99)
+    terminal.expect("40 99\n")
+    assert terminal.end() == 4
+
+
+def test_ctrl_c_ends_the_worker_and_its_children_with_130(skep: Start) -> None:
+    terminal = skep("echo up; (sleep 60; echo child lived) ; echo worker lived")
+    terminal.expect("up\n")
+    terminal.type("\x03")
+    assert terminal.end() == 130
+    assert "lived" not in terminal.seen
+
+
+def test_ctrl_c_may_be_handled_and_skep_stays(skep: Start) -> None:
+    terminal = skep("trap 'echo caught' INT; echo up; read x; read x; echo got $x")
+    terminal.expect("up\n")
+    terminal.type("\x03")
+    terminal.expect("caught\n")
+    terminal.type("one\ntwo\n")
+    terminal.expect("got ")
+    assert terminal.end() == 0
+
+
+def test_ctrl_backslash_is_a_quit(skep: Start) -> None:
+    terminal = skep("echo up; exec sleep 60")
+    terminal.expect("up\n")
+    terminal.type("\x1c")
+    assert terminal.end() == 131
+
+
+def test_ctrl_z_stops_and_fg_continues(bash: Terminal) -> None:
+    bash.type('"$SKEP" exec -- sh -c \'echo u""p; read x; echo got $x; exec sleep 60\'\n')
+    bash.expect("up\n")
+    bash.type("\x1a")
+    bash.expect("Stopped")
+    bash.type("echo shell $((40 + 2))\n")
+    bash.expect("shell 42\n")
+    bash.type("fg\n")
+    bash.expect("fg\n.*read x.*\n")
+    bash.type("hello\n")
+    bash.expect("got hello\n")
+    bash.type("\x1a")
+    bash.expect("Stopped")
+    bash.type("fg\n")
+    bash.expect("fg\n.*exec sleep 60'\n")
+    bash.type("\x03")
+    bash.expect("sh% ")
+    bash.type("echo code $?\n")
+    bash.expect("code 130\n")
+
+
+def test_bg_lets_it_go_on_and_the_shell_keeps_the_terminal(bash: Terminal) -> None:
+    bash.type('"$SKEP" exec -- sh -c \'echo u""p; sleep 1; sleep 1; echo do""ne > done; sleep 60\'\n')
+    bash.expect("up\n")
+    bash.type("\x1a")
+    bash.expect("Stopped")
+    bash.type("bg\n")
+    bash.expect("sh% ")
+    bash.type("while ! test -e done; do sleep 0.1; done; echo wai''ted; kill %1; wait %1; echo code $?\n")
+    bash.expect("waited\n")
+    bash.expect("code 143\n")
+
+
+def test_pipelines_do_not_lose_the_terminal(bash: Terminal) -> None:
+    bash.type('"$SKEP" exec -- seq 3 | cat; echo code $?\n')
+    bash.expect("1\n2\n3\n")
+    bash.expect("code 0\n")
+    bash.type("echo in | \"$SKEP\" exec -- sh -c 'cat; read x < /dev/tty; echo got $x'\n")
+    bash.expect("in\n")
+    bash.type("typed\n")
+    bash.expect("got typed\n")
+    bash.type("\"$SKEP\" exec -- sh -c 'read x; echo got $x' | cat\n")
+    bash.expect("cat\n")
+    bash.type("again\n")
+    bash.expect("got again\n")
+    bash.type("echo shell $((40 + 2)); stty size\n")
+    bash.expect("shell 42\n")
+    bash.expect("24 80\n")
+
+
+def test_ctrl_c_in_a_pipeline_ends_all_of_it(bash: Terminal) -> None:
+    bash.type('"$SKEP" exec -- sh -c \'echo u""p; sleep 60\' | cat\n')
+    bash.expect("up\n")
+    bash.type("\x03")
+    bash.expect("sh% ")
+    bash.type("echo shell $((40 + 2))\n")
+    bash.expect("shell 42\n")
+
+
+def test_a_background_command_runs_without_taking_the_terminal(bash: Terminal) -> None:
+    bash.type("\"$SKEP\" exec -- sh -c 'echo ran > ran; exit 5' & wait $!; echo code $?\n")
+    bash.expect("code 5\n")
+    bash.type("\"$SKEP\" exec -- sh -c 'read x; echo got $x' & sleep 2; jobs\n")
+    bash.expect("Stopped")
+    bash.type("fg\n")
+    bash.expect("echo got")
+    bash.type("later\n")
+    bash.expect("got later\n")
+
+
+def test_a_shell_inside_controls_jobs_of_its_own(bash: Terminal) -> None:
+    bash.type('PS1="i""n% " "$SKEP" exec --env PS1 -- bash --norc --noprofile -i\n')
+    bash.expect("in% ")
+    group = os.tcgetpgrp(bash.fd)
+    bash.type("sleep 60\n")
+    bash.expect("sleep 60\n")
+    bash.wait_for_another_foreground(group)
+    bash.type("\x1a")
+    bash.expect("Stopped")
+    bash.expect("in% ")
+    bash.type("fg\n")
+    bash.expect("sleep 60\n")
+    bash.wait_for_another_foreground(group)
+    bash.type("\x03")
+    bash.expect("in% ")
+    bash.type("exit 6\n")
+    bash.expect("sh% ")
+    bash.type("echo code $?\n")
+    bash.expect("code 6\n")
+
+
+@pytest.mark.parametrize("end", ["wall", "kill"])
+def test_modes_and_the_terminal_come_back_when_the_worker_is_ended(bash: Terminal, end: str) -> None:
+    before = bash.modes() & (termios.ICANON | termios.ECHO)
+    flags = "--wall 2s" if end == "wall" else ""
+    inner = "bash --norc -ic \"stty raw -echo; echo u''p; sleep 60\""
+    bash.type(f"sh -c '\"$SKEP\" exec {flags} -- {inner}; read x; echo got $x'\n")
+    bash.expect("got .*\n")
+    bash.expect("up")
+    if end == "kill":
+        skep = skep_below(bash.pid)
+        for child in Path(f"/proc/{skep}/task/{skep}/children").read_text().split():
+            os.kill(int(child), signal.SIGKILL)
+        bash.expect("sh% |$")
+    else:
+        bash.expect("wall limit")
+    bash.type("typed\n")
+    bash.expect("got typed")
+    bash.expect("sh% ")
+    assert bash.modes() & (termios.ICANON | termios.ECHO) == before or before == 0
+
+
+def skep_below(pid: int) -> int:
+    """The skep process among the descendants of a process."""
+    todo = [pid]
+    while todo:
+        one = todo.pop()
+        words = Path(f"/proc/{one}/cmdline").read_bytes().split(b"\0")
+        if SKEP.encode() in words and b"exec" in words:
+            return one
+        todo += [int(child) for child in Path(f"/proc/{one}/task/{one}/children").read_text().split()]
+    raise AssertionError("no skep there")
