@@ -475,3 +475,15 @@ def test_nothing_is_remembered_where_the_worker_could_write_it(machine: Machine)
     machine.environ["XDG_STATE_HOME"] = str(machine.project / "state")
     with pytest.raises(PolicyError, match="where the worker writes"):
         machine.layer("node")
+
+
+def test_variables_that_point_into_the_project_do_not_reach_the_tools(machine: Machine, tmp_path: Path) -> None:
+    proof = tmp_path / "ran"
+    planted = machine.tool("planted", f"touch {proof}", machine.project)
+    machine.environ |= {"BASH_ENV": str(planted), "NODE_OPTIONS": f"--require {planted}", "RUSTC_WRAPPER": str(planted)}
+    machine.tool("npm", "cat <<'END'\n" + NPM.format(home=machine.home) + "END\nenv >&2")
+    script = (machine.bin / "npm").read_text().replace("#!/bin/sh", "#!/usr/bin/env bash")
+    (machine.bin / "npm").write_text(script)
+    host = Host(machine.facts, untrusted=[str(machine.project)])
+    said = host.ask([str(machine.bin / "npm")], may_fail=True)
+    assert "HOME=" in said and str(machine.project) not in said and not proof.exists()

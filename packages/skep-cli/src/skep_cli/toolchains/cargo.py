@@ -59,6 +59,7 @@ def asked(host: Host, cargo: str, config: str | None) -> str | None:
             "CARGO_NET_RETRY": "0",
             "CARGO_NET_OFFLINE": "false",
             "CARGO_TERM_COLOR": "never",
+            "RUSTUP_AUTO_INSTALL": "0",
         }
         argv = [cargo, *(["--config", config] if config else []), "fetch"]
         said = host.ask(argv, env=env, folder=folder, may_fail=True)

@@ -26,8 +26,14 @@ PATIENCE = 30.0
 MAX_CONFIG = 1 << 20
 """Bytes read of a configuration file."""
 
-_UNASKED = ("NODE_OPTIONS", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "GOFLAGS", "PWD", "OLDPWD")
-"""Variables that would make the tools run or read what lies somewhere else."""
+_UNASKED = frozenset(
+    (
+        *("PWD", "OLDPWD", "BASH_ENV", "ENV", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "NODE_OPTIONS", "NODE_PATH"),
+        *("GOFLAGS", "RUSTC", "RUSTC_WRAPPER", "RUSTC_WORKSPACE_WRAPPER", "CARGO_BUILD_RUSTC", "CARGO_TARGET_DIR"),
+        *("CARGO_BUILD_RUSTC_WRAPPER", "CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER"),
+    )
+)
+"""Variables that would make the tools run or read what lies somewhere else, in the project as like as not."""
 
 
 class Host:

@@ -119,6 +119,7 @@ def pip_config_files(host: Host) -> Iterator[str]:
     """The files of the user's own pip configuration (pip, "Configuration", location)."""
     yield os.path.join(host.facts.xdg("CONFIG"), "pip", "pip.conf")
     yield host.home(".pip/pip.conf")
+    yield host.home("Library/Application Support/pip/pip.conf")
     if (named := host.environ.get("PIP_CONFIG_FILE", "")).startswith("/") and named != os.devnull:
         yield named
 
