@@ -27,6 +27,7 @@ GUARANTEES: dict[str, str] = {
     "net-private": "A name that resolves to an address that is not global is denied unless the policy says it may.",
     "net-pinned": "A name is resolved only after it is allowed, and the address that was checked is the one dialled.",
     "net-requests": "On a connection that is kept alive, every request is decided again.",
+    "net-toolchain": "A toolchain opens the registries the user's own tools name; nothing in the project adds to them.",
     "read-env": "The worker's environment is an allowlist.",
     "read-hidden": "Credential stores of the home and what the policy hides cannot be read or written, unless granted.",
     "daemon-sockets": "Unix sockets of the host, in the file system or abstract, cannot be connected to unless listed.",

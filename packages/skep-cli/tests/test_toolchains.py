@@ -138,6 +138,7 @@ def test_what_others_set_or_pass_by_name_is_theirs(machine: Machine) -> None:
     assert "npm_config_ignore_scripts" in env, "the pattern passes only what the host has"
 
 
+@pytest.mark.guarantee("net-toolchain")
 def test_neither_a_tool_nor_a_setting_of_the_project_is_used(machine: Machine, tmp_path: Path) -> None:
     proof = tmp_path / "ran"
     folder = machine.project / "node_modules" / ".bin"

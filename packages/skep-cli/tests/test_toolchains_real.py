@@ -71,6 +71,7 @@ def ok(done: subprocess.CompletedProcess[str]) -> str:
     return done.stdout
 
 
+@pytest.mark.guarantee("net-toolchain")
 @needs("npm")
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 def test_npm_installs_from_the_registry_of_its_own_configuration_only(
@@ -105,6 +106,7 @@ def test_npm_has_its_token_where_its_file_is_granted(yard: Yard, registry: Regis
     assert {credentials for _, credentials in registry.asked} == {"Bearer secret"}
 
 
+@pytest.mark.guarantee("net-toolchain")
 @needs("npm")
 def test_a_registry_that_the_project_names_is_not_reached(yard: Yard, registry: Registry) -> None:
     """The twin of the tests above: what counts there comes from the user, what is planted here from the project."""
