@@ -6,6 +6,7 @@ The arrows between the packages are import-linter's (`lint-imports`, the contrac
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 import tomllib
@@ -50,6 +51,14 @@ def test_declares_what_it_imports(package: str) -> None:
 @pytest.mark.parametrize("package", MAY_IMPORT)
 def test_importing_the_package_loads_nothing_heavy(package: str) -> None:
     assert loaded_by(f"import {package}") & set(HEAVY) == set()
+
+
+@pytest.mark.parametrize("package", MAY_IMPORT)
+def test_every_name_the_root_promises_is_there(package: str) -> None:
+    module = importlib.import_module(package)
+    promised: list[str] = module.__all__
+    assert [name for name in promised if not hasattr(module, name)] == []
+    assert len(set(promised)) == len(promised)
 
 
 @pytest.mark.sandbox
