@@ -105,7 +105,7 @@ def order(repo: Path, worker: str | Sequence[str], **more: Any) -> Order:
         keep=False,
         exclude=os.path.join(found.common_dir, "info/exclude") if found else None,
         user_exclude=None,
-        withheld=[],
+        notes=[],
         version="0",
     )
     return msgspec.structs.replace(made, **more)

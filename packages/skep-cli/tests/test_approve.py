@@ -29,6 +29,7 @@ def subjects(repo: Path, branch: str) -> list[str]:
     return git(repo, "log", "--format=%s", branch).splitlines()
 
 
+@pytest.mark.guarantee("record-verdict")
 def test_a_verified_patch_becomes_a_branch_and_nothing_else_changes(state: Path, repo: Path) -> None:
     done, folder = run(state, repo, MEND, verify=VERIFY, task="mend the test\nIt subtracts.")
     head, before = git(repo, "rev-parse", "HEAD"), stamps(repo / ".git")
@@ -70,6 +71,7 @@ def test_uncommitted_work_is_a_commit_of_its_own(state: Path, repo: Path) -> Non
     assert "build/junk" not in tree(repo, f"skep/{done.id}")
 
 
+@pytest.mark.guarantee("record-verdict")
 @pytest.mark.parametrize(
     ("worker", "verify", "says"),
     [

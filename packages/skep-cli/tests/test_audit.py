@@ -16,6 +16,8 @@ from skep_cli.audit import Log, check
 from skep_cli.errors import SkepError
 from skep_cli.state import RunFolder
 
+pytestmark = pytest.mark.guarantee("record-chain")
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:

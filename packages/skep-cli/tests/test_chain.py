@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skep_cli.chain import Head, Problem, against_head, encode, genesis, read
 
+pytestmark = pytest.mark.guarantee("record-chain")
 RUN = "1m8n770yq"
 MORE: list[tuple[str, dict[str, object]]] = [
     ("begun", {"task": "mend ü \udcff", "n": 1}),

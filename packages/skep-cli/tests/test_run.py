@@ -128,7 +128,7 @@ def test_a_bad_policy_is_refused_with_its_place(state: Path, repo: Path, tmp_pat
     policy = tmp_path / "p.toml"
     policy.write_text("[network]\nallowed = []\n")
     done = skep(state, "run", str(repo), "x", "--worker", "true", "--policy", str(policy), *HERE)
-    refused(done, 2, "p.toml:2")
+    refused(done, 125, "p.toml:2")
     refused(skep(state, "run", str(repo), "x", "--worker", "true", "--allow", "http://x/", *HERE), 2, "http://x/")
 
 

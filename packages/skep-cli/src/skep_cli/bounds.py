@@ -15,7 +15,7 @@ from skep_policy.layers import Effective
 
 from . import local, policies
 from .audit import dump
-from .errors import CannotRun, UsageError
+from .errors import CannotRun
 from .pipeline import Hooks, Order, Outcome
 from .state import RunFolder
 
@@ -36,10 +36,12 @@ class PolicyBounds:
         self._facts = facts
         self._strict = strict
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        self.boundary(order.root, ())  # a policy that cannot be resolved is told before anything is made
+        # a policy that cannot be resolved is told before anything is made
+        self.notes: tuple[str, ...] = self.boundary(order.root, ()).notes
+        """What a person should know of the boundary, a line each."""
 
     def boundary(self, workspace: str, extra_roots: tuple[str, ...]) -> Boundary:
-        """The boundary around a workspace that stands at the tree's own path. Raises UsageError."""
+        """The boundary around a workspace that stands at the tree's own path. Raises CannotRun."""
         order = self._order
         try:
             made = policies.resolved(
@@ -51,7 +53,7 @@ class PolicyBounds:
                 strict=self._strict,
             )
         except PolicyError as error:
-            raise UsageError(str(error)) from None
+            raise CannotRun(str(error)) from None
         return msgspec.structs.replace(made, cwd=order.folder)
 
     def policy(self) -> bytes:

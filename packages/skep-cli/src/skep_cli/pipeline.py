@@ -54,7 +54,7 @@ class Order(msgspec.Struct, frozen=True):
     keep: bool
     exclude: str | None
     user_exclude: str | None
-    withheld: list[str]
+    notes: list[str]
     version: str
 
 
@@ -167,9 +167,9 @@ class Pipeline:
         run = Run(
             *(folder.id, order.root, order.folder, order.task, order.worker, order.mode, now(), order.version),
             results=results,
-            withheld=order.withheld,
+            notes=order.notes,
         )
-        begun = ("id", "repo", "folder", "task", "worker", "mode", "skep", "withheld")
+        begun = ("id", "repo", "folder", "task", "worker", "mode", "skep", "notes")
         built = msgspec.to_builtins(run)
         log.append("begun", {**{key: built[key] for key in begun}, "uid": os.geteuid()})
         write_new(folder.record, run.encode())

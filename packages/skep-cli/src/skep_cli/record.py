@@ -77,7 +77,7 @@ class Run(msgspec.Struct):
     verification: Verification = msgspec.field(default_factory=Verification)
     trees: Trees | None = None
     verdict: Verdict | None = None
-    withheld: list[str] = msgspec.field(default_factory=list[str])
+    notes: list[str] = msgspec.field(default_factory=list[str])
 
     @property
     def seconds(self) -> float | None:

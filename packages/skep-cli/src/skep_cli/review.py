@@ -172,7 +172,7 @@ def _head(found: Reviewed, folder: RunFolder, page: Page) -> None:
         forced = ", by force" if run.verdict.forced else ""
         at = f", branch {run.verdict.branch}" if run.verdict.branch else ""
         page.line(f"  verdict   {run.verdict.verdict} at {run.verdict.time}{forced}{at}")
-    for line in run.withheld:
+    for line in run.notes:
         page.line(f"  policy    {one_line(line)}", "yellow")
 
 

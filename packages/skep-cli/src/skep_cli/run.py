@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
@@ -107,6 +108,7 @@ def start(
     keep: bool,
 ) -> tuple[Run, RunFolder]:
     """Run it all. Raises UsageError, CannotRun; after the worker's start nothing is raised any more."""
+    _check(flags)
     try:
         facts = gather()
         folder = folder_of(repo)
@@ -135,21 +137,29 @@ def start(
             keep=keep,
             exclude=os.path.join(found.common_dir, "info/exclude") if found else None,
             user_exclude=repository.excludes_file(git, found, facts.environ, facts.home),
-            withheld=policies.withheld_lines(effective, root),
+            notes=policies.withheld_lines(effective, root),
             version=version("skep-cli"),
         )
         bounds = PolicyBounds(order, effective, facts, strict=flags.strict)
     except PolicyError as error:
-        raise UsageError(str(error)) from None
+        raise CannotRun(str(error)) from None
     problem = workers.missing(words, facts.environ)
     if problem:
         raise CannotRun(f"the worker cannot start: {problem}", exit_code=127)
-    for line in order.withheld:
+    order = msgspec.structs.replace(order, notes=[*order.notes, *bounds.notes])
+    for line in order.notes:
         status.warn(line)
     if mode == "workspace":
         status.warn("execution mode workspace: nothing is enforced, the worker can do whatever you can")
     pipeline = Pipeline(order, bounds, Runs(Path(facts.state_dir)), status, show=_shower(as_json, quiet))
     return pipeline.go()
+
+
+def _check(flags: Flags) -> None:
+    try:
+        flags.as_policy()
+    except PolicyError as error:
+        raise UsageError(str(error)) from None
 
 
 def folder_of(repo: str) -> str:
