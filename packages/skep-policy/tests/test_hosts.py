@@ -30,6 +30,7 @@ CANONICAL = [
     ("example。com", "example.com"),
     ("example．com｡", "example.com"),
     ("ﬃ.example", "ffi.example"),
+    ("_dmarc.bücher.example", "_dmarc.xn--bcher-kva.example"),
     ("straße.example", "xn--strae-oqa.example"),
     ("a\u00adb.example", "ab.example"),
     ("127.0.0.1", "127.0.0.1"),

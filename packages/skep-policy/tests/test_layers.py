@@ -48,6 +48,15 @@ def test_lists_add_up_and_keep_their_sources() -> None:
     assert effective.rules().decide("c.com", 443).source == "flags"
 
 
+def test_the_rules_take_their_settings_from_the_policy() -> None:
+    text = "[network]\nallow = ['a.com']\nprivate = ['a.com']\nsni = 'off'\nmax-bytes-out = '1KiB'"
+    rules = merge([layer(text)]).rules()
+    assert (rules.sni, rules.max_bytes_out, rules.private[0].text) == ("off", 1024, "a.com")
+    assert (merge([]).rules().sni, merge([]).rules().max_bytes_out) == ("match", None)
+    verify = merge([layer(text + "\n[verify]\nnetwork = ['b.com']")]).verify_rules()
+    assert (verify.sni, verify.max_bytes_out, verify.private[0].text) == ("off", None, "a.com")
+
+
 def test_of_values_the_last_layer_has_it() -> None:
     effective = merge([layer("[limits]\nwall = '1m'\nmemory = '1GiB'"), layer("[limits]\nwall = '2m'", "flags")])
     assert (effective.policy.limits.wall, effective.policy.limits.memory) == ("2m", "1GiB")

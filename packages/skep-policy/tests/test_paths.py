@@ -186,8 +186,16 @@ def test_a_pattern_that_matches_too_much_is_refused(world: World, monkeypatch: p
         matches(f"{world.root}/many/absent*", Tree())
 
 
+def test_a_pattern_looks_only_below_what_it_names(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.add({"deep/down/a.pem": "x", "deep/down/b.txt": "x"} | {f"other/{n}": "x" for n in range(20)})
+    monkeypatch.setattr("skep_policy.patterns.MAX_LOOKED", 2)
+    assert matches(f"{world.root}/deep/down/*.pem", Tree()) == [f"{world.root}/deep/down/a.pem"]
+    assert matches(f"{world.root}/deep/absent/*.pem", Tree()) == []
+
+
 def test_the_walk_for_nested_names_is_bounded_and_skips_dependencies(world: World) -> None:
     world.add({"w/a/.git/HEAD": "x", "w/a/.git/deep/.git": "x", "w/node_modules/p/.git": "x", "w/.git": "x"})
+    world.add({"w/link": Link("../outside"), "outside/.git": "x"})
     world.add({"w/b/HEAD": "x", "w/b/objects/.git": "x", "w/b/refs/x": "x", "w/b/behind/.git": "x"})
     names = frozenset({".git"})
     seen = survey(f"{world.root}/w", names, Tree(), limit=100)

@@ -116,6 +116,22 @@ def test_a_copy_stands_at_the_path_of_the_repository(world: World) -> None:
     assert boundary.access_to(f"{run}/copy/f") == HIDDEN and boundary.access_to(f"{run}/other") == HIDDEN
 
 
+def test_a_folder_of_the_run_is_looked_at_by_no_editor(world: World) -> None:
+    world.add({"results/.vscode/x": "x", "results/f": "x"})
+    boundary = world.resolve(extra_roots=[f"{world.root}/results"])
+    assert world.access(boundary, "results/.vscode/x") == WRITE
+    assert not any(name.startswith("results") for name in world.watched(boundary))
+
+
+def test_what_another_rule_covers_is_left_out(world: World) -> None:
+    world.add(
+        {"home/repo/.git/hooks/x": "x", "home/repo/.git/config": "[core]\nhooksPath = .git/hooks\n", "home/.ssh/k": "x"}
+    )
+    boundary = world.resolve("[filesystem]\nprotect = ['.git/hooks', '.git']\nhide = ['~', '~/.ssh/k']")
+    inside = [os.path.relpath(rule.path, world.root) for rule in (*boundary.protects, *boundary.hides)]
+    assert [name for name in inside if not name.startswith("..")] == ["home/repo/.git", "home"]
+
+
 def test_a_folder_of_the_run_must_exist(world: World) -> None:
     assert "does not exist" in refused(world, "", extra_roots=[str(world.root / "absent")])
 
