@@ -34,7 +34,9 @@ def test_library_examples(code: str) -> None:
 def test_command_example() -> None:
     script = blocks("sh")[0].replace("pip install skep-proxy\n", "").replace("127.0.0.1:3128", "127.0.0.1:$PORT")
     script = script.replace(
-        "&\n", "& pid=$!; until (: > /dev/tcp/127.0.0.1/$PORT) 2>/dev/null; do sleep 0.1; done\n", 1
+        "&\n",
+        "& pid=$!; for i in {1..200}; do (: > /dev/tcp/127.0.0.1/$PORT) 2>/dev/null && break; sleep 0.1; done\n",
+        1,
     )
     port = str(20000 + os.getpid() % 10000)
     done = subprocess.run(

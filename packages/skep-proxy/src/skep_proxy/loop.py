@@ -209,9 +209,9 @@ class Loop:
         """The loop's own descriptors are gone. Only after `run` has returned."""
         self._handlers.clear()
         self._poller.close()
-        os.close(self._wake_out)
         with self._wake_lock:
             self._closed = True
+            os.close(self._wake_out)
             os.close(self._wake_in)
 
     def abort(self) -> None:
