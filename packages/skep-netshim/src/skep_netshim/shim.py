@@ -676,6 +676,7 @@ def from_container(path: str, command: List[str], port: int, relay: bool) -> Non
     for name in (b"HTTP_PROXY", b"HTTPS_PROXY", b"ALL_PROXY"):
         env[name] = env[name.lower()] = b"http://127.0.0.1:%d" % port
     env[b"NO_PROXY"] = env[b"no_proxy"] = b"localhost,127.0.0.1,::1"
+    env[b"NODE_USE_ENV_PROXY"] = b"1"
     child = os.fork()
     if child == 0:
 
@@ -748,7 +749,11 @@ def main() -> None:
         proxy = options.get("--proxy")
         controlled(int(options["--control"]), int(proxy) if proxy else None)
     elif "--unix" in options and command:
-        from_container(options["--unix"], command, int(options.get("--port", PROXY_PORT)), "--relay" in options)
+        try:
+            from_container(options["--unix"], command, int(options.get("--port", PROXY_PORT)), "--relay" in options)
+        except (Refused, OSError, ValueError) as error:
+            sys.stderr.write("shim: %s; the command was not run\n" % error)
+            sys.exit(125)
     else:
         sys.exit(__doc__)
 
