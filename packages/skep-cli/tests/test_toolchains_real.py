@@ -18,6 +18,7 @@ import pytest
 from skep_cli.toolchains import layers_for
 from skep_policy.facts import Facts
 
+from .stage import git
 from .yard import MODULE, PACKAGE, Registry, Yard, has
 
 pytestmark = pytest.mark.sandbox
@@ -185,6 +186,34 @@ def test_a_policy_file_asks_for_a_toolchain_and_an_untrusted_project_does_not(ya
     yard.write({".config/skep/config.toml": '[worker]\ntoolchains = ["node"]\n'}, below=yard.home)
     ok(yard.exec("npm", "install"))
     assert registry.asked
+
+
+@needs("npm")
+def test_a_run_installs_and_its_patch_is_what_belongs_to_the_project(yard: Yard, registry: Registry) -> None:
+    yard.write({".npmrc": f"registry=http://127.0.0.1:{registry.port}/npm/\nfetch-retries=0\n"}, below=yard.home)
+    yard.write(NODE_PROJECT | {".gitignore": "node_modules/\n", "answer.js": "module.exports = 41\n"})
+    git(yard.project, "init", "-q")
+    git(yard.project, "add", "-A")
+    git(yard.project, "commit", "-qm", "base")
+    yard.write(
+        {"worker.sh": "set -e\nnpm install --no-audit --no-fund\nnpm test\necho 'module.exports = 42' >answer.js\n"},
+        below=yard.home,
+    )
+    done = yard.outside(
+        *(sys.executable, "-m", "skep_cli", "run", ".", "mend it", "--toolchain", "node", "--json"),
+        *(
+            "--worker",
+            f"sh {yard.home}/worker.sh",
+            "--verify",
+            "node -e 'if (require(\"./answer.js\") !== 42) process.exit(1)'",
+        ),
+    )
+    run = json.loads(ok(done).splitlines()[-1])
+    assert run["verification"]["outcome"] == "passed"
+    assert run["files_changed"] == ["answer.js", "package-lock.json"]
+    assert {(entry["host"], entry["port"]) for entry in run["egress"]["allowed"]} == {("127.0.0.1", registry.port)}
+    assert run["egress"]["denied"] == []
+    assert not (yard.project / "node_modules").exists()
 
 
 def configured(toolchain: str, yard: Yard) -> tuple[str, int]:
