@@ -10,19 +10,7 @@ from skep_policy import Rules
 from skep_proxy import Limits, Proxy, Upstream
 from skep_proxy.engine import OnEvent
 from skep_proxy.resolver import Resolve
-from skep_proxy.testing import Handler, Origin, Recorder, table, wait_until
-
-
-class Table(dict[str, str | list[str]]):
-    """Names for the proxy's resolver; keeps what was asked."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[str] = []
-
-    def resolve(self, host: str, port: int) -> list[str]:
-        self.asked.append(host)
-        return table(self)(host, port)
+from skep_proxy.testing import Handler, Origin, Recorder, Table, wait_until
 
 
 class Setup:
@@ -37,10 +25,11 @@ class Setup:
         upstream: Upstream | None = None,
     ) -> None:
         self.events = Recorder()
-        self.names = Table()
+        self.table = Table()
+        self.names = self.table.names
         self.proxy = Proxy(
             on_event=on_event or self.events,
-            resolve=resolve or self.names.resolve,
+            resolve=resolve or self.table,
             limits=limits,
             upstream=upstream,
         )

@@ -36,7 +36,7 @@ def test_allowed_name_is_reached_and_a_sibling_is_not(setup: Setup, origin: Orig
     assert b"\r\nX-Skep-Reason: not-listed\r\n" in denied
     assert f"--allow bad.test:{origin.port}\n".encode() in denied
     assert len(origin.heads) == 1
-    assert setup.names.asked == ["good.test"], "a denied name is never resolved"
+    assert setup.table.asked == ["good.test"], "a denied name is never resolved"
     assert setup.events.allowed() == [("good.test", origin.port)]
     assert setup.events.denied() == [("bad.test", origin.port, "not-listed")]
 
@@ -302,7 +302,7 @@ def test_localhost_goes_to_loopback_whatever_a_resolver_says(setup: Setup, origi
     setup.names["localhost"] = "192.0.2.1"
     setup.listen(f"localhost:{origin.port}", private=[])
     assert b"origin ok" in setup.tunnel(f"localhost:{origin.port}", b"GET / HTTP/1.0\r\n\r\n").recv(1000)
-    assert setup.names.asked == []
+    assert setup.table.asked == []
 
 
 def test_the_proxy_does_not_dial_itself(setup: Setup, origin: Origin) -> None:
@@ -320,7 +320,7 @@ def test_malformed_hosts_are_denied_and_never_resolved(setup: Setup, host: str) 
     setup.listen("*")
     answer = read_all(setup.connect(f"{host}:443"))
     assert answer.startswith(b"HTTP/1.1 403 ") and b"X-Skep-Reason: malformed" in answer
-    assert setup.names.asked == []
+    assert setup.table.asked == []
     assert setup.events.denied()[0][2] == "malformed"
 
 

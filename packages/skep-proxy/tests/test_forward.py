@@ -258,6 +258,28 @@ def test_chunked_response_with_trailers(setup: Setup, serve: Serve) -> None:
     assert origin.connections == 1
 
 
+@pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked\r\n", b"X: until the end\r\n"])
+def test_piece_of_a_stream_arrives_before_the_next_is_made(setup: Setup, serve: Serve, framing: bytes) -> None:
+    go_on = threading.Event()
+    chunked = framing.startswith(b"T")
+
+    def handler(sock: socket.socket) -> None:
+        read_head(sock)
+        sock.sendall(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n")
+        for piece in (b"first", b"second"):
+            sock.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            go_on.wait(10)
+        sock.sendall(b"0\r\n\r\n" if chunked else b"")
+
+    origin = serve(handler)
+    ready(setup, origin.port)
+    client = setup.client(get(origin.port))
+    read_head(client)
+    assert b"first" in read_exactly(client, 10 if chunked else 5)
+    go_on.set()
+    assert b"second" in read_exactly(client, 11 if chunked else 6)
+
+
 def test_http_1_0_client_gets_a_body_without_chunks_and_the_end(setup: Setup, serve: Serve) -> None:
     origin, heads = canned(serve, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n")
     ready(setup, origin.port)

@@ -94,6 +94,20 @@ def test_connections_beyond_the_limit_wait_for_their_turn(make: Make, serve: Ser
     assert b"origin ok" in second.recv(1000)
 
 
+def test_one_listener_does_not_use_up_the_connections_of_another(make: Make, origin: Origin) -> None:
+    setup = make(limits=Limits(connections_each=2)).listen(f"localhost:{origin.port}")
+    busy = setup.address
+    for _ in range(2):
+        setup.tunnel(f"localhost:{origin.port}")
+    waiting = setup.connect(f"localhost:{origin.port}")
+    setup.listen(f"localhost:{origin.port}")
+    assert setup.address != busy
+    setup.tunnel(f"localhost:{origin.port}")
+    waiting.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        waiting.recv(1)
+
+
 def test_running_out_of_descriptors_delays_clients_and_loses_none(setup: Setup) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=100)
     clients = [socket.create_connection(listener.getsockname(), 10) for _ in range(20)]

@@ -79,7 +79,7 @@ def test_allowed_name_is_reached_and_another_is_not(setup: Setup, origin: Origin
     assert read_all(ask(setup, b"bad.test", origin.port)) == socks5.reply(2)
     assert read_all(ask(setup, b"a\0b", origin.port)) == socks5.reply(2)
     assert setup.events.denied() == [("bad.test", origin.port, "not-listed"), ("a\0b", origin.port, "malformed")]
-    assert setup.names.asked == ["good.test"]
+    assert setup.table.asked == ["good.test"]
 
 
 def test_failures_have_their_codes(setup: Setup) -> None:

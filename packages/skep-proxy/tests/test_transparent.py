@@ -78,7 +78,7 @@ print(get(lookup("good.test", 1), 1))
     ):
         assert (*target, "not-listed") in denied
     assert setup.events.allowed() == [("good.test", origin.port)] * 2
-    assert setup.names.asked == ["good.test"] * 2
+    assert setup.table.asked == ["good.test"] * 2
 
 
 @pytest.mark.sandbox
@@ -116,3 +116,37 @@ for host in ("localhost", "bad.test"):
     print(sock.makefile("rb").read().decode().split()[1])
 """
     assert inside(setup, rules, [("proxy", "127.0.0.1", 3128)], code) == ["200", "403"]
+
+
+@pytest.mark.sandbox
+def test_name_that_resolves_to_an_address_of_this_machine_is_denied(nothing_leaks: None) -> None:
+    """A global address of the machine itself leads to services that are meant for inside. In the namespace every
+    address is one.
+    """
+    code = """
+import sys
+sys.path.insert(0, TESTS)
+import inside
+from skep_policy import Rules
+from skep_proxy import Proxy
+from skep_proxy.testing import Origin, Table, read_all
+
+inside.lo_up()
+inside.every_address_is_local()
+origin = Origin(host="0.0.0.0")
+for private in ([], ["host.test"]):
+    with Proxy(resolve=Table({"host.test": "8.8.8.8"})) as proxy:
+        rules = Rules.build(allow=[f"host.test:{origin.port}"], private=private)
+        with inside.socket.create_connection(proxy.listen_tcp("127.0.0.1", 0, rules), 5) as client:
+            client.sendall(f"GET http://host.test:{origin.port}/ HTTP/1.0\\r\\n\\r\\n".encode())
+            print(read_all(client).split()[1].decode())
+origin.close()
+"""
+    unshare = ["unshare", "-n"] if os.geteuid() == 0 else ["unshare", "-Urn"]
+    code = code.replace("TESTS", repr(str(INSIDE.parent)))
+    done = subprocess.run(
+        [*unshare, sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode and "unshare" in done.stderr and os.environ.get("SKEP_SANDBOX_MUST_WORK") != "1":
+        pytest.skip(f"no network namespaces here: {done.stderr.strip()}")
+    assert done.stdout.split() == ["403", "200"], done.stderr

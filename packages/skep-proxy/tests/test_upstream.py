@@ -120,7 +120,7 @@ def test_tunnel_goes_through_the_upstream_proxy(make: Make, serve: Serve) -> Non
     assert read_all(tunnel) == b"firstHELLO", "bytes behind the upstream's answer are kept"
     assert middle.heads[0].startswith(b"CONNECT good.test:443 HTTP/1.1\r\nHost: good.test:443\r\n")
     assert b"Proxy-Authorization: Basic " + base64.b64encode(b"me:secret") in middle.heads[0]
-    assert setup.names.asked == [], "the upstream resolves"
+    assert setup.table.asked == [], "the upstream resolves"
     assert b" 403 " in read_all(setup.connect("bad.test:443"))
     assert len(middle.heads) == 1, "and sees nothing of what is denied"
 

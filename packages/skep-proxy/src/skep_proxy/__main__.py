@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import signal
 import socket
 import sys
@@ -21,6 +22,9 @@ from .upstream import Upstream, UpstreamError, parse_hop
 from .workers import Board, Crew
 
 USAGE = 2
+
+MAX_DESCRIPTORS = 1 << 20
+"""Where the hard limit is none."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -79,10 +83,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         fail(str(error))
         return USAGE
     signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    _raise_descriptor_limit()
     try:
         return _serve(options, settings, upstream, passed)
     except OSError as error:
         return fail(str(error))
+
+
+def _raise_descriptor_limit() -> None:
+    """As many descriptors as the system lets this process have: a tunnel takes two, and shells start with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MAX_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _options(arguments: argparse.Namespace, passed: Sequence[str]) -> Options:

@@ -65,7 +65,7 @@ class Acceptor:
     def _accept(self, listener: socket.socket, transparent: bool) -> bool:
         """False when nothing will ever come from this listener."""
         engine = self._engine
-        while engine.stats.connections >= engine.limits.connections and not self._closed.wait(RETRY):
+        while engine.full(self._scope) and not self._closed.wait(RETRY):
             pass
         try:
             client, _ = listener.accept()

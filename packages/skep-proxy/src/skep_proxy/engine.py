@@ -78,6 +78,10 @@ class Engine:
         self.scopes.add(scope)
         return scope
 
+    def full(self, scope: Scope) -> bool:
+        """True when another connection has to wait until one has ended."""
+        return self.stats.connections >= self.limits.connections or len(scope.live) >= self.limits.connections_each
+
     def opened(self, scope: Scope, live: Live) -> None:
         self.stats.connections += 1
         self.stats.accepted += 1

@@ -11,6 +11,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_u
     connections: int = 16384
     """Client connections at a time; more wait in the listen backlog."""
 
+    connections_each: int = 4096
+    """The same of one listener or one hand-over, so that one sandbox does not use up what is there for all."""
+
     head: int = 65536
     """Request head, response head, SOCKS request, TLS ClientHello, chunk line and trailer section, each."""
 

@@ -53,7 +53,7 @@ class Listener:
     def _accept(self) -> None:
         engine = self.engine
         for _ in range(TURN):
-            if engine.stats.connections >= engine.limits.connections:
+            if engine.full(self.scope):
                 self._pause()
                 return
             try:

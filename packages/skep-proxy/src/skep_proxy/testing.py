@@ -1,6 +1,6 @@
 """For tests of what stands on the proxy: an origin on loopback that says what it was asked, and a recorder of events.
 
-with Origin() as origin, Proxy(on_event=(events := Recorder()), resolve=table({"good.test": "127.0.0.1"})) as proxy:
+with Origin() as origin, Proxy(on_event=(events := Recorder()), resolve=Table({"good.test": "127.0.0.1"})) as proxy:
     rules = Rules.build(allow=[f"good.test:{origin.port}"], private=["good.test"])
     host, port = proxy.listen_tcp("127.0.0.1", 0, rules)
 """
@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from skep_policy import Closed, Decision, EgressEvent
-
-from .resolver import Resolve
 
 Handler = Callable[[socket.socket], None]
 
@@ -173,19 +171,19 @@ def read_all(sock: socket.socket) -> bytes:
     return b"".join(parts)
 
 
-def table(names: Mapping[str, str | list[str]]) -> Resolve:
-    """A `resolve` that knows these names and no others, and keeps those it was asked for in its attribute `asked`."""
+class Table:
+    """A `resolve` that knows the names of a dictionary and no others, and keeps those it was asked for."""
 
-    def resolve(host: str, port: int) -> list[str]:
-        asked.append(host)
-        found = names.get(host)
+    def __init__(self, names: Mapping[str, str | list[str]] | None = None) -> None:
+        self.names: dict[str, str | list[str]] = dict(names or {})
+        self.asked: list[str] = []
+
+    def __call__(self, host: str, port: int) -> list[str]:
+        self.asked.append(host)
+        found = self.names.get(host)
         if found is None:
             raise OSError(f"{host} is not in the table")
         return [found] if isinstance(found, str) else list(found)
-
-    asked: list[str] = []
-    resolve.asked = asked  # type: ignore[attr-defined]
-    return resolve
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = PATIENCE) -> bool:
