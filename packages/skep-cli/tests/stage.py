@@ -14,7 +14,8 @@ from typing import Any
 import msgspec
 from skep_cli import local, repository, workers
 from skep_cli.hostgit import find_git
-from skep_cli.pipeline import Hooks, Order, Outcome, Pipeline
+from skep_cli.order import Hooks, Order, Outcome
+from skep_cli.pipeline import Pipeline
 from skep_cli.record import Mode, Run
 from skep_cli.render import Status
 from skep_cli.state import RunFolder, Runs
@@ -118,7 +119,9 @@ def run(state: Path, repo: Path, worker: str | Sequence[str], **more: Any) -> tu
     return Pipeline(given, Plain(given, wall), Runs(state / "skep"), Status(quiet=True), None).go()
 
 
-def skep(state: Path, *args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+def skep(
+    state: Path, *args: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     """skep as a user calls it, in a home of its own."""
     home = state / "home"
     home.mkdir(parents=True, exist_ok=True)

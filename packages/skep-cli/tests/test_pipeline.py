@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from skep_cli.audit import Log, check
 from skep_cli.errors import CannotRun, SkepError, StateError
-from skep_cli.pipeline import Hooks, Outcome, Pipeline
+from skep_cli.order import Hooks, Outcome
+from skep_cli.pipeline import Pipeline
 from skep_cli.record import load
 from skep_cli.render import Status
 from skep_cli.state import RunFolder, Runs

@@ -16,7 +16,7 @@ from skep_policy.layers import Effective
 from . import local, policies
 from .audit import dump
 from .errors import CannotRun
-from .pipeline import Hooks, Order, Outcome
+from .order import Hooks, Order, Outcome
 from .state import RunFolder
 
 if TYPE_CHECKING:

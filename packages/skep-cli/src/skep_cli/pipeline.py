@@ -8,102 +8,32 @@ and how a command is run in the boundary (`Bounds`); nothing here knows flags or
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from skep_policy.events import Closed, EgressEvent
-from skep_policy.report import Egress, Finding
 
-from . import audit, local, patch, record, repository, verify
+from . import local, patch, repository, verify
 from .audit import Log, dump, now
 from .audit import digest as file_digest
 from .errors import CannotRun, SkepError
 from .hostgit import Git, make_git_dir
 from .listing import scan
 from .objects import Store
-from .record import Mode, Run, Trees, Verification
+from .order import Bounds, Hooks, Order, Outcome
+from .record import Run, Trees, Verification
 from .relay import Relay
 from .removal import remove
 from .render import Status, count
-from .repository import Repository
+from .sealing import SEALED, clear_dead, clear_scratch, seal_again
 from .snapshot import Baseline, Result, Rules, Snapshot
 from .state import RunFolder, Runs, guarded, trouble, write_new
 from .workspace import Copier, Copy, settle
 
-SEALED = ("policy.json", "boundary.txt", "worker.log", "patch.diff", "verify.log", "git/skep.json")
 ENDED = ("exit_code", "limit", "state", "layers", "attestation", "findings", "egress")
 TIMED_OUT = 124
-
-
-class Order(msgspec.Struct, frozen=True):
-    """What the operator asked for. `root` is the tree that is copied, `folder` where in it the worker starts."""
-
-    root: str
-    folder: str
-    repository: Repository | None
-    git: str
-    task: str
-    worker: list[str]
-    argv: list[str]
-    mode: Mode
-    verify: list[str] | None
-    verify_text: str | None
-    results: str | None
-    keep: bool
-    exclude: str | None
-    user_exclude: str | None
-    notes: list[str]
-    version: str
-
-
-class Outcome(Protocol):
-    """`session.Outcome` and `local.Outcome`."""
-
-    @property
-    def exit_code(self) -> int: ...
-    @property
-    def limit(self) -> str | None: ...
-    @property
-    def layers(self) -> dict[str, bool | str]: ...
-    @property
-    def attestation(self) -> dict[str, bool | str | int]: ...
-    @property
-    def findings(self) -> list[Finding]: ...
-    @property
-    def egress(self) -> Egress: ...
-    @property
-    def exec_error(self) -> int | None: ...
-    @property
-    def timed_out(self) -> bool: ...
-
-
-class Hooks(msgspec.Struct, frozen=True):
-    """What a launch tells while it goes on: the boundary's text before anything runs; that it has been spawned, with
-    what ends it from any thread; that the worker has been executed; and every egress event before it takes effect.
-    """
-
-    evidence: Callable[[str], None]
-    spawned: Callable[[Callable[[], None]], None]
-    started: Callable[[], None]
-    event: Callable[[EgressEvent], None]
-
-
-class Bounds(Protocol):
-    """How commands are run for this order."""
-
-    def policy(self) -> bytes:
-        """The effective policy with its sources, as kept in `policy.json`."""
-        ...
-
-    def worker(self, folder: RunFolder, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks) -> Outcome:
-        """Run the worker on the workspace. Raises CannotRun when it never ran."""
-        ...
-
-    def verifier(self, folder: RunFolder, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
-        """Run the verification on `folder.verify`."""
-        ...
 
 
 class Pipeline:
@@ -391,19 +321,6 @@ class Pipeline:
             seal_again(folder, run)
 
 
-def seal_again(folder: RunFolder, run: Run) -> None:
-    """Seal a run whose log could not be written a moment ago; what was in the way may be gone. Never raises OSError."""
-    try:
-        log = Log(folder)
-        try:
-            files = {name: file_digest(folder.path / name) for name in SEALED}
-            log.keep("run.json", run.encode(), "sealed", {"state": run.state, "reason": run.reason, "files": files})
-        finally:
-            log.close()
-    except (OSError, SkepError):
-        pass  # the record ends where it ends, and `audit verify` says so
-
-
 def _take_over(run: Run, outcome: Outcome) -> None:
     run.exit_code = TIMED_OUT if outcome.timed_out else outcome.exit_code
     run.limit, run.layers, run.attestation = outcome.limit, outcome.layers, outcome.attestation
@@ -422,36 +339,3 @@ def egress_data(event: EgressEvent) -> dict[str, Any]:
     data["what"] = "closed" if isinstance(event, Closed) else "decision"
     data.pop("type", None)
     return data
-
-
-def clear_scratch(folder: RunFolder) -> list[str]:
-    """What a run needs only while it runs is gone; what could not be removed is told."""
-    problems: list[str] = []
-    for path in (folder.workspace, folder.verify, folder.rules):
-        try:
-            remove(path)
-        except OSError as error:
-            problems.append(f"cannot remove {path}: {error.strerror or error}")
-    return problems
-
-
-def clear_dead(runs: Runs) -> None:
-    """Runs whose skep was killed are over. One whose worker was about to start is sealed as failed and keeps its
-    record, one that was still being prepared goes whole. What goes wrong here is no trouble of today's run.
-    """
-    for folder in runs.dead():
-        clear_scratch(folder)
-        checked = audit.check(folder)
-        if checked.last("starting") is None and (checked.problem is None or checked.problem.torn):
-            try:
-                remove(folder.path)
-            except OSError:
-                pass
-            continue
-        try:
-            run = record.load(folder)
-        except SkepError:
-            continue
-        if run.state == "running":
-            run.state, run.reason, run.ended = "failed", "skep was killed while it ran", now()
-            seal_again(folder, run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +21,8 @@ from .errors import CannotRun, SkepError, UsageError
 from .flags import Flags
 from .hostgit import find_git
 from .options import collect, policy_flags
-from .pipeline import TIMED_OUT, Order, Pipeline
+from .order import Order
+from .pipeline import TIMED_OUT, Pipeline
 from .record import Mode, Run, one_json
 from .render import Live, Status
 from .state import RunFolder, Runs, gather, guarded
@@ -109,19 +111,17 @@ def start(
 ) -> tuple[Run, RunFolder]:
     """Run it all. Raises UsageError, CannotRun; after the worker's start nothing is raised any more."""
     _check(flags)
+    if not task.strip():
+        raise UsageError("the task is empty: say what the worker shall do")
     try:
         facts = gather()
         folder = folder_of(repo)
-        if not task.strip():
-            raise UsageError("the task is empty: say what the worker shall do")
         git = find_git(facts.environ)
         found = repository.find(git, Path(folder), home=facts.home)
         root = found.root if found else folder
         effective = policies.effective(flags, facts=facts, project=root)
         words = worker_words(worker, effective, facts)
-        verify_words = (
-            split(verify, "--verify") if verify is not None else list(effective.policy.worker.verify or ()) or None
-        )
+        verify_words, verify_text = verify_command(verify, effective)
         order = Order(
             root=root,
             folder=folder,
@@ -132,7 +132,7 @@ def start(
             argv=with_task(words, task),
             mode=mode,
             verify=verify_words,
-            verify_text=verify if verify is not None else " ".join(verify_words) if verify_words else None,
+            verify_text=verify_text,
             results=results_folder(results, root),
             keep=keep,
             exclude=os.path.join(found.common_dir, "info/exclude") if found else None,
@@ -151,8 +151,17 @@ def start(
         status.warn(line)
     if mode == "workspace":
         status.warn("execution mode workspace: nothing is enforced, the worker can do whatever you can")
-    pipeline = Pipeline(order, bounds, Runs(Path(facts.state_dir)), status, show=_shower(as_json, quiet))
-    return pipeline.go()
+    return Pipeline(order, bounds, Runs(Path(facts.state_dir)), status, show=_shower(as_json, quiet)).go()
+
+
+def verify_command(given: str | None, effective: Effective) -> tuple[list[str] | None, str | None]:
+    """The verification's words and its text, from the flag or from the policy; None when there is none. Raises
+    UsageError.
+    """
+    if given is not None:
+        return split(given, "--verify"), given
+    words = list(effective.policy.worker.verify or ())
+    return (words, shlex.join(words)) if words else (None, None)
 
 
 def _check(flags: Flags) -> None:

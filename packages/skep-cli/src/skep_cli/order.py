@@ -1,0 +1,85 @@
+"""What a run is given: what to do (`Order`), and how a command is run in the boundary (`Bounds`). Values and seams
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import msgspec
+from skep_policy.events import EgressEvent
+from skep_policy.report import Egress, Finding
+
+from .record import Mode
+from .repository import Repository
+from .state import RunFolder
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What the operator asked for. `root` is the tree that is copied, `folder` where in it the worker starts."""
+
+    root: str
+    folder: str
+    repository: Repository | None
+    git: str
+    task: str
+    worker: list[str]
+    argv: list[str]
+    mode: Mode
+    verify: list[str] | None
+    verify_text: str | None
+    results: str | None
+    keep: bool
+    exclude: str | None
+    user_exclude: str | None
+    notes: list[str]
+    version: str
+
+
+class Outcome(Protocol):
+    """`session.Outcome` and `local.Outcome`."""
+
+    @property
+    def exit_code(self) -> int: ...
+    @property
+    def limit(self) -> str | None: ...
+    @property
+    def layers(self) -> dict[str, bool | str]: ...
+    @property
+    def attestation(self) -> dict[str, bool | str | int]: ...
+    @property
+    def findings(self) -> list[Finding]: ...
+    @property
+    def egress(self) -> Egress: ...
+    @property
+    def exec_error(self) -> int | None: ...
+    @property
+    def timed_out(self) -> bool: ...
+
+
+class Hooks(msgspec.Struct, frozen=True):
+    """What a launch tells while it goes on: the boundary's text before anything runs; that it has been spawned, with
+    what ends it from any thread; that the worker has been executed; and every egress event before it takes effect.
+    """
+
+    evidence: Callable[[str], None]
+    spawned: Callable[[Callable[[], None]], None]
+    started: Callable[[], None]
+    event: Callable[[EgressEvent], None]
+
+
+class Bounds(Protocol):
+    """How commands are run for this order."""
+
+    def policy(self) -> bytes:
+        """The effective policy with its sources, as kept in `policy.json`."""
+        ...
+
+    def worker(self, folder: RunFolder, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks) -> Outcome:
+        """Run the worker on the workspace. Raises CannotRun when it never ran."""
+        ...
+
+    def verifier(self, folder: RunFolder, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
+        """Run the verification on `folder.verify`."""
+        ...
