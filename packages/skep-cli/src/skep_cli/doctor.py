@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from typing import Any, Literal
 
 import click
@@ -31,11 +30,17 @@ MARKS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "fail": ("FAIL", "re
 
 @click.command(short_help="Try every layer on this machine.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document on stdout.")
-def command(as_json: bool, **_: Any) -> None:
+@click.option(
+    "--sockets", is_flag=True, help="List the host's Unix sockets, and what keeps a worker started here from each."
+)
+def command(as_json: bool, sockets: bool, **_: Any) -> None:
     """Try every layer of the boundary, the same way a run applies it, and print one line each.
 
     Exits 0 when the sandbox is usable, 1 when it is not. Each failure comes with the command that fixes it.
     """
+    if sockets:
+        show_sockets(as_json)
+        return
     diagnosis = diagnose()
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode())
@@ -49,6 +54,42 @@ def command(as_json: bool, **_: Any) -> None:
     sys.exit(0 if diagnosis.usable else 1)
 
 
+def show_sockets(as_json: bool) -> None:
+    """Every socket of the host a program here could speak to, and what a worker in this folder would find there."""
+    from skep_bwrap.errors import BackendUnavailable
+    from skep_bwrap.facts import HostFacts
+    from skep_bwrap.mounts import filesystem_ops
+    from skep_bwrap.ops import origin
+
+    from . import policies
+    from .errors import CannotRun
+    from .flags import Flags
+
+    try:
+        facts = Facts.gather()
+        policy = policies.effective(Flags(), facts=facts, project=facts.cwd)
+        boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd)
+        host = HostFacts.gather()
+        ops = filesystem_ops(boundary, host, own_names=False)
+    except (PolicyError, BackendUnavailable) as error:
+        raise CannotRun(str(error)) from None
+    rows: list[dict[str, str]] = []
+    for path in host.sockets:
+        if path in boundary.sockets:
+            rows.append({"path": path, "status": "let in", "by": "filesystem.sockets"})
+        elif (found := origin(ops, path)) == path:
+            rows.append({"path": path, "status": "REACHABLE", "by": ""})
+        else:
+            by = "covered by /dev/null" if found == "/dev/null" else "its folder is the worker's own, or hidden"
+            rows.append({"path": path, "status": "masked", "by": by})
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        return
+    for row in rows:
+        click.echo(f"{row['status']}  {row['path']}" + (f"  ({row['by']})" if row["by"] else ""))
+    click.echo(f"{len(rows)} sockets of the host; abstract ones are out of reach in the worker's network namespace.")
+
+
 def diagnose() -> Diagnosis:
     """What is true of this machine now."""
     checks = [_state(), _git()]
@@ -57,10 +98,12 @@ def diagnose() -> Diagnosis:
 
         backend, found = "seatbelt", seatbelt_probe()
     else:
+        from tempfile import TemporaryDirectory
+
         from skep_bwrap.probe import probe
 
-        with tempfile.TemporaryDirectory(prefix="skep-doctor-") as workspace:
-            backend, found = "bwrap", probe(os.path.realpath(workspace), environ=os.environ)
+        with TemporaryDirectory(prefix="skep-doctor-") as workspace:
+            backend, found = "bwrap", probe(os.path.realpath(workspace), environ=Facts.gather().environ)
     checks = [Check(c.id, c.status, c.detail, c.fix) for c in found.checks] + checks
     return Diagnosis(found.usable, backend, checks)
 
