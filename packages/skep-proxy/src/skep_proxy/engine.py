@@ -138,7 +138,7 @@ class Engine:
 
 def tune(sock: socket.socket) -> None:
     """Small writes leave at once and a dead peer is noticed. On a listener: for what it accepts, which inherits it."""
-    if sock.family not in (socket.AF_INET, socket.AF_INET6):
+    if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
         return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -23,7 +23,7 @@ CHUNK = 1 << 20
 """Bytes asked of one splice; the pipe's capacity is what bounds it."""
 
 PIPE_SIZE = 1 << 18
-"""Bytes of a pipe where the kernel lets us ask; larger ones gained nothing and cost ordinary users their page quota."""
+"""Bytes of a pipe where the kernel lets us ask: 64 pages, so that 256 pipes fit an ordinary user's quota of 16384."""
 
 COPY = 1 << 16
 """Bytes of one read where there is no splice."""

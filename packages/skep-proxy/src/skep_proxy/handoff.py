@@ -148,6 +148,7 @@ class Handoff:
         try:
             for entry in offer.listen:
                 sock = adopt(self.fds.pop(0), entry.kind)
+                tune(sock)
                 if entry.kind != "dns" and not self.trusted:
                     shared.append((sock, entry.kind == "tcp"))
                 else:
@@ -168,7 +169,6 @@ class Handoff:
         if kind == "dns":
             listener = Datagrams(self.engine, self.scope, sock)
         else:
-            tune(sock)
             listener = Listener(self.engine, self.scope, sock, transparent=kind == "tcp")
         self.listeners.append(listener)
         listener.start()
