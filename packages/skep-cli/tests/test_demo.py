@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from .stage import skep
+from .stage import PLAIN, skep
 
 
 @pytest.mark.sandbox
@@ -25,6 +28,21 @@ def test_without_the_boundary_attempts_get_through_and_the_demo_fails_loudly(sta
     assert done.stdout.count("GOT THROUGH") == 4
     for what in ("write to a file outside", "service on this machine", "Unix socket", "read a key"):
         assert what in done.stderr
+    assert os.listdir(state / "skep") == []
+
+
+def test_a_demo_that_is_stopped_leaves_nothing(state: Path) -> None:
+    home = state / "home"
+    home.mkdir()
+    env = {"PATH": os.environ["PATH"], "HOME": str(home), "XDG_STATE_HOME": str(state), **PLAIN}
+    words = [sys.executable, "-m", "skep_cli", "demo", "--execution-mode", "workspace"]
+    process = subprocess.Popen(words, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    while b"The run" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143 and errors == b"skep: interrupted\n"
     assert os.listdir(state / "skep") == []
 
 

@@ -19,6 +19,7 @@ from typing import Any
 import click
 import msgspec
 
+from . import local
 from .demo_stage import DOMAIN, Stage, port
 from .errors import SkepError
 from .hostgit import find_git
@@ -60,8 +61,10 @@ def command(keep: bool, mode: str) -> None:
         base = Path(tempfile.mkdtemp(prefix="demo-", dir=facts.state_dir))
     page = Page()
     try:
-        with Stage(base, program, facts.environ) as stage:
+        with local.signals(local.end), Stage(base, program, facts.environ) as stage:
             tell(stage, mode, page)
+    except local.Ending as error:
+        raise SkepError("interrupted", exit_code=error.exit_code) from None
     finally:
         if keep:
             page.line(f"kept: {base}")
