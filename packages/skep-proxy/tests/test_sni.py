@@ -51,6 +51,17 @@ def test_name_of_the_tunnel_or_of_another_allowed_host_passes(setup: Setup, serv
         assert tls.recv(100) == b"HELLO"
 
 
+def test_tunnel_to_an_address_takes_the_names_that_are_allowed(setup: Setup, serve: Serve) -> None:
+    port = serve(tls_origin).port
+    setup.listen(f"127.0.0.1:{port}", f"good.test:{port}")
+    with handshake(setup.tunnel(f"127.0.0.1:{port}"), "good.test") as tls:
+        tls.sendall(b"hello")
+        assert tls.recv(100) == b"HELLO"
+    with pytest.raises(OSError):  # noqa: PT011  a reset or an end, whichever TLS sees first
+        handshake(setup.tunnel(f"127.0.0.1:{port}"), "other.test")
+    assert setup.events.wait(lambda events: ("other.test", port, "sni-mismatch") in events.denied())
+
+
 def test_name_that_is_not_allowed_is_cut_before_it_leaves(setup: Setup, serve: Serve) -> None:
     port = ready(setup, serve)
     tunnel = setup.tunnel(f"good.test:{port}")
