@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+
 from .cage import Attempt, matrix
 
 # name: (statements on a folder D and the file F in it, what becomes of them on a read-only mount)
@@ -41,8 +43,8 @@ CHANGES = {
 }
 
 OUTSIDE = list(matrix(CHANGES, {"beside the root": "O", "a link to beside the root": "W + '/to-out'"}))
-PROTECTED = list(matrix(CHANGES, {"a protected folder": "W + '/kept'", "a deep one": "W + '/deep/down/kept'"}))
-PROTECTED += [
+PROTECTED: list[Attempt] = [
+    *matrix(CHANGES, {"a protected folder": "W + '/kept'", "a deep one": "W + '/deep/down/kept'"}),
     Attempt("move a protected folder", "os.rename(W + '/kept', W + '/moved')", ("EBUSY",)),
     Attempt("move what is above one", "os.rename(W + '/deep', W + '/moved')", ("EBUSY",)),
     Attempt("move what is just above one", "os.rename(W + '/deep/down', W + '/deep/moved')", ("EBUSY",)),
@@ -59,7 +61,7 @@ PROTECTED += [
     Attempt("remove an empty folder above", "import shutil; shutil.rmtree(W + '/deep')", ("EROFS", "EBUSY")),
 ]
 
-LINKS = [
+LINKS: list[Attempt] = [
     Attempt("a link made before", "open(W + '/to-file', 'a').close()", ("EROFS",)),
     Attempt("a folder link made before", "open(W + '/to-out/new', 'x').close()", ("EROFS",)),
     Attempt("a link made now", "os.symlink(O, W + '/l'); open(W + '/l/new', 'x').close()", ("EROFS",)),
@@ -70,7 +72,7 @@ LINKS = [
     Attempt("a dangling link to create through", "os.symlink(O + '/made', W + '/dangling'); open(W + '/dangling', 'w').close()", ("EROFS",)),
 ]  # fmt: skip
 
-HIDDEN = [
+HIDDEN: list[Attempt] = [
     *(
         attempt
         for place, folder in (("in the root", "W + '/secret'"), ("beside it", "O + '/hidden'"), ("by a link", "W + '/to-secret'"))
@@ -103,7 +105,7 @@ call('open_by_handle_at', os.open(W, os.O_RDONLY), handle, os.O_RDONLY)
 
 # Mount tricks in a user namespace of the worker's own, where it has every capability.
 BIND, REC, REMOUNT, RDONLY, MOVE, DETACH = 4096, 16384, 32, 1, 8192, 2
-PEELING = [
+PEELING: list[Attempt] = [
     Attempt("remount the root writable", f"namespace(); mount(None, '/', None, {REMOUNT | BIND})", ("EPERM",), "root"),
     Attempt("remount a protected folder writable", f"namespace(); mount(None, W + '/kept', None, {REMOUNT | BIND})", ("EPERM",), "nobody"),
     Attempt("unmount a protected folder", f"namespace(); call('umount2', (W + '/kept').encode(), {DETACH})", ("EINVAL", "EPERM"), "nobody"),
@@ -132,7 +134,7 @@ def read(path: str) -> Attempt:
     return Attempt(f"read {path}", body, ("EACCES", "EPERM", "ENOENT"), "nobody")
 
 
-KERNEL = [
+KERNEL: list[Attempt] = [
     *(opened(f"/proc/sys/{name}") for name in (
         "kernel/core_pattern", "kernel/modprobe", "kernel/sysrq", "kernel/panic", "kernel/randomize_va_space",
         "vm/swappiness", "vm/drop_caches", "vm/overcommit_memory", "fs/file-max", "fs/suid_dumpable",
@@ -144,10 +146,12 @@ KERNEL = [
         "/sys/fs/cgroup/memory/cgroup.procs", "/sys/kernel/debug/sched/debug", "/sys/kernel/tracing/trace",
     )),
     *(read(path) for path in (
-        "/proc/kcore", "/proc/kmsg", "/proc/keys", "/proc/timer_list", "/proc/vmallocinfo", "/proc/slabinfo",
+        "/proc/kcore", "/proc/kmsg", "/proc/timer_list", "/proc/vmallocinfo", "/proc/slabinfo",
         "/proc/kpageflags", "/sys/kernel/debug/tracing/trace", "/sys/kernel/tracing/trace", "/dev/kmsg", "/dev/mem",
         "/dev/vda", "/dev/sda", "/dev/loop0", "/dev/kvm", "/dev/fuse", "/dev/net/tun", "/dev/vsock",
     )),
+    # An ordinary user's own keys are listed by name; covering the list would keep sandboxes from nesting.
+    Attempt("read /proc/keys", "open('/proc/keys').read()", ("EACCES",) if os.geteuid() == 0 else ("ok",), "nobody"),
     Attempt("name the host", "call('sethostname', b'x', 1)", ("EPERM",), "root", "call('unshare', 0x04000000); call('sethostname', b'x', 1)"),
     Attempt("set the clock", "import time; time.clock_settime(0, time.time())", ("EPERM",), "nobody"),
     Attempt("load a module", "call('syscall', 175, b'', 0, b'')", ("EPERM",), "nobody"),
@@ -166,7 +170,7 @@ KERNEL = [
     Attempt("chmod of the stdin", "os.fchmod(0, 0o600)", ("EROFS", "EPERM"), "nobody"),
 ]  # fmt: skip
 
-PROCESSES = [
+PROCESSES: list[Attempt] = [
     Attempt("signal", "os.kill(PID, 0)", ("ESRCH",)),
     Attempt("a descriptor for it", "os.pidfd_open(PID)", ("ESRCH",)),
     Attempt("trace", "call('ptrace', 0x4206, PID, None, None); call('ptrace', 17, PID, None, None)", ("ESRCH",), "nobody"),
@@ -182,7 +186,7 @@ PROCESSES = [
     Attempt("pid 1's namespaces", "os.readlink('/proc/1/ns/user')", ("EACCES",), instead="os.readlink(f'/proc/{PID}/ns/user')"),
 ]  # fmt: skip
 
-SOCKETS = [
+SOCKETS: list[Attempt] = [
     Attempt("connect", "os.chdir(O); connect('s')", ("ECONNREFUSED",)),
     Attempt("connect by a link made before", "connect('to-socket')", ("ECONNREFUSED",)),
     Attempt("connect by a folder link", "connect('to-out/s')", ("ECONNREFUSED",)),
@@ -206,7 +210,7 @@ SOCKETS = [
     )),
 ]  # fmt: skip
 
-NETWORK = [
+NETWORK: list[Attempt] = [
     Attempt("a service of the host", "socket.create_connection(('127.0.0.1', PORT), 5).close()", ("ECONNREFUSED",)),
     Attempt("by ::ffff:", "socket.create_connection(('::ffff:127.0.0.1', PORT), 5).close()", ("ECONNREFUSED",)),
     Attempt("by 0.0.0.0", "socket.create_connection(('0.0.0.0', PORT), 5).close()", ("ECONNREFUSED",)),
@@ -229,7 +233,7 @@ if code: raise OSError(code, '')
     Attempt("mark packets", "socket.socket().setsockopt(socket.SOL_SOCKET, 36, 1)", ("EPERM",), "root"),
 ]  # fmt: skip
 
-MEMORY = [
+MEMORY: list[Attempt] = [
     Attempt("POSIX", "open(SHM).read()", ("ENOENT",)),
     Attempt("System V", "call('shmget', KEY, 4096, 0)", ("ENOENT",), instead="call('shmget', KEY, 4096, 0o1600)"),
     Attempt("message queues", "call('msgget', KEY, 0)", ("ENOENT",), instead="call('msgget', KEY, 0o1600)"),
