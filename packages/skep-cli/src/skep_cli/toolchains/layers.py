@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from importlib import import_module
 from os.path import join, normpath
+from typing import Final
 
 import msgspec
 from skep_policy.errors import PolicyError
@@ -13,7 +15,6 @@ from skep_policy.layers import BUILT_IN, Effective, Layer
 from skep_policy.policy import Env, Network
 from skep_policy.preset import load_preset
 
-from . import cargo, golang, maven, npm, pypi
 from .found import Found, rules, without_credentials
 from .memory import remembered
 from .probe import Host
@@ -21,15 +22,8 @@ from .probe import Host
 SCRATCH = "/tmp/.cache"
 """Below the private /tmp of the sandbox; short, since sockets are made in caches."""
 
-Reader = Callable[[Host, Mapping[str, Mapping[str, str]]], list[Found]]
-
-READERS: Mapping[str, Reader] = {
-    "go": golang.read,
-    "jvm": maven.read,
-    "node": npm.read,
-    "python": pypi.read,
-    "rust": cargo.read,
-}
+READERS: Final = {"go": "golang", "jvm": "maven", "node": "npm", "python": "pypi", "rust": "cargo"}
+"""The module that reads each toolchain, imported only when there is something to ask."""
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -66,7 +60,7 @@ def _layer(name: str, host: Host, others: Effective | None) -> Layer:
     if not any(host.find(tool) for tool in head.tools):
         raise PolicyError(f"no {' or '.join(head.tools)} on PATH; install it or leave the toolchain out", source=source)
     try:
-        answers = remembered(name, host, lambda: READERS[name](host, head.settings))
+        answers = remembered(name, host, lambda: _ask(name, host, head.settings))
     except PolicyError as error:
         raise error.at(source=source) from None
     allow, private = rules([url for found in answers for url in found.registries], source=source)
@@ -87,6 +81,10 @@ def _layer(name: str, host: Host, others: Effective | None) -> Layer:
         env=Env(pass_=policy.env.pass_, set=variables),
     )
     return Layer(source, policy)
+
+
+def _ask(name: str, host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
+    return import_module(f".{READERS[name]}", __package__).read(host, settings)
 
 
 class _Taken:

@@ -7,11 +7,7 @@ there is read: a planted npmrc would widen the allowlist, a planted `pip` would 
 from __future__ import annotations
 
 import os
-import shutil
-import socket
 import stat
-import subprocess
-import tempfile
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -93,6 +89,8 @@ class Host:
         may_fail: bool = False,
     ) -> str:
         """What a program says, on stdout or, where it `may_fail`, on both. Raises PolicyError for no answer."""
+        import subprocess  # what is remembered needs none of this
+
         environ = {name: value for name, value in self.environ.items() if name not in _UNASKED}
         environ |= {"PATH": ":".join(self.path), "LC_ALL": "C", "NO_COLOR": "1", **(env or {})}
         name = os.path.basename(argv[0])
@@ -145,6 +143,9 @@ class Host:
     @contextmanager
     def workbench(self, files: Mapping[str, str]) -> Generator[str]:
         """A folder with these files, gone afterwards."""
+        import shutil
+        import tempfile
+
         folder = tempfile.mkdtemp(dir=self.neutral())
         try:
             for name, text in files.items():
@@ -159,6 +160,8 @@ class Host:
     @contextmanager
     def closed_port(self) -> Generator[int]:
         """A port of loopback that refuses connections: taken, and not listened on."""
+        import socket
+
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             yield sock.getsockname()[1]
