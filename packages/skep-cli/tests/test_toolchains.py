@@ -481,10 +481,40 @@ def test_nothing_is_remembered_where_the_worker_could_write_it(machine: Machine)
 def test_variables_that_point_into_the_project_do_not_reach_the_tools(machine: Machine, tmp_path: Path) -> None:
     proof = tmp_path / "ran"
     planted = machine.tool("planted", f"touch {proof}", machine.project)
-    machine.environ |= {"BASH_ENV": str(planted), "NODE_OPTIONS": f"--require {planted}", "RUSTC_WRAPPER": str(planted)}
-    machine.tool("npm", "cat <<'END'\n" + NPM.format(home=machine.home) + "END\nenv >&2")
-    script = (machine.bin / "npm").read_text().replace("#!/bin/sh", "#!/usr/bin/env bash")
-    (machine.bin / "npm").write_text(script)
+    (tmp_path / "alias").symlink_to(machine.project)
+    machine.environ |= {
+        "BASH_ENV": str(planted),
+        "NODE_OPTIONS": f"--require {planted}",
+        "RUSTUP_HOME": f"{machine.project}/rustup",
+        "LD_LIBRARY_PATH": f"/opt/lib:{tmp_path}/alias/lib",
+        "PIP_TIMEOUT": "7",
+        "BESIDE": f"{machine.project}s",
+    }
+    machine.tool("npm", "exec bash -c env")
     host = Host(machine.facts, untrusted=[str(machine.project)])
-    said = host.ask([str(machine.bin / "npm")], may_fail=True)
-    assert "HOME=" in said and str(machine.project) not in said and not proof.exists()
+    told = dict(line.split("=", 1) for line in host.ask([str(machine.bin / "npm")]).splitlines())
+    assert told["HOME"] == str(machine.home) and told["PIP_TIMEOUT"] == "7" and "BESIDE" in told
+    assert not told.keys() & {"BASH_ENV", "NODE_OPTIONS", "RUSTUP_HOME", "LD_LIBRARY_PATH"}
+    assert not proof.exists()
+
+
+@pytest.mark.parametrize(
+    ("toolchain", "variable"),
+    [
+        ("python", "PIP_CONFIG_FILE"),
+        ("python", "UV_CONFIG_FILE"),
+        ("python", "XDG_CONFIG_HOME"),
+        ("python", "XDG_CONFIG_DIRS"),
+        ("rust", "CARGO_HOME"),
+    ],
+)
+def test_a_variable_that_moves_configuration_into_the_project_is_refused(
+    machine: Machine, toolchain: str, variable: str
+) -> None:
+    machine.says("python3", PIP)
+    machine.tool("cargo", CARGO)
+    machine.environ[variable] = str(machine.home / "own")
+    assert machine.layer(toolchain).policy.network.allow
+    machine.environ[variable] = str(machine.project / "own")
+    with pytest.raises(PolicyError, match="where the worker writes"):
+        machine.layer(toolchain)

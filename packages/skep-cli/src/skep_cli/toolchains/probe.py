@@ -7,6 +7,7 @@ there is read: a planted npmrc would widen the allowlist, a planted `pip` would 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import time
 from collections.abc import Generator, Mapping, Sequence
@@ -29,7 +30,7 @@ _UNASKED = frozenset(
         *("CARGO_BUILD_RUSTC_WRAPPER", "CARGO_BUILD_RUSTC_WORKSPACE_WRAPPER"),
     )
 )
-"""Variables that would make the tools run or read what lies somewhere else, in the project as like as not."""
+"""Variables that would make the tools run or read what lies somewhere else, by a path that need not be absolute."""
 
 
 class Host:
@@ -57,6 +58,11 @@ class Host:
                 if below(seen, folder):
                     return folder
         return None
+
+    def _leads_inside(self, value: str) -> bool:
+        """Does the value of a variable name anything in an untrusted folder?"""
+        named = any(re.search(rf"(?<![\w./~-]){re.escape(folder)}(?![\w.-])", value) for folder in self.untrusted)
+        return named or any(part.startswith("/") and self.inside(part) for part in value.split(":"))
 
     def vouch(self, *paths: str) -> None:
         """Nothing, when the worker cannot write any of these. Raises PolicyError."""
@@ -91,7 +97,11 @@ class Host:
         """What a program says, on stdout or, where it `may_fail`, on both. Raises PolicyError for no answer."""
         import subprocess  # what is remembered needs none of this
 
-        environ = {name: value for name, value in self.environ.items() if name not in _UNASKED}
+        environ = {
+            name: value
+            for name, value in self.environ.items()
+            if name not in _UNASKED and not self._leads_inside(value)
+        }
         environ |= {"PATH": ":".join(self.path), "LC_ALL": "C", "NO_COLOR": "1", **(env or {})}
         name = os.path.basename(argv[0])
         try:
@@ -168,13 +178,13 @@ class Host:
 
     def fetch(self, url: str) -> bytes | None:
         """A small public document, as the tool itself would fetch it; None when there is none to be had."""
-        from urllib.error import URLError
+        from http.client import HTTPException
         from urllib.request import urlopen
 
         try:
             with urlopen(url, timeout=10) as response:
                 return response.read(MAX_CONFIG)
-        except (URLError, OSError, ValueError):
+        except (OSError, ValueError, HTTPException):
             self.incomplete = True
             return None
 

@@ -54,8 +54,7 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
     uv = list(uv_tables(host))
     uv_urls = list(uv_indexes(host.environ, uv))
     pip_files = tuple(pip_config_files(host))
-    host.vouch(*pip_files)
-    host.seen.update(system_files(host))
+    host.vouch(*pip_files, *system_files(host))
 
     pip_index = pip.settings.get("index-url")
     uv_index = next((url for url, default in uv_urls if default), None)
