@@ -112,7 +112,7 @@ def test_what_npm_cannot_see_inside_is_handed_on_without_passwords(machine: Mach
     machine.says("npm", NPM.format(home=machine.home))
     env = env_of(machine.layer("node"))
     assert env["npm_config_registry"] == "https://npm.example:8443/npm/"
-    assert env["npm_config_@corp:registry"] == "http://10.1.2.3:4873/"
+    assert Path(env["npm_config_userconfig"]).read_text() == "@corp:registry=http://10.1.2.3:4873/\n"
     assert env["npm_config_ignore_scripts"] == "true", "who forbids install scripts forbids them inside as well"
     assert env["npm_config_fund"] == "false"
     assert env["npm_config_cache"].startswith("/tmp/")
@@ -125,7 +125,8 @@ def test_a_granted_npmrc_is_left_to_npm(machine: Machine) -> None:
     machine.says("npm", NPM.format(home=machine.home))
     granted = Layer("flag", Policy(filesystem=Filesystem(grant=("~/.npmrc",))))
     layer = machine.layer("node", granted)
-    assert "npm_config_registry" not in env_of(layer) and env_of(layer)["npm_config_fund"] == "false"
+    assert not env_of(layer).keys() & {"npm_config_registry", "npm_config_userconfig"}
+    assert env_of(layer)["npm_config_fund"] == "false"
     assert "npm.example:8443" in layer.policy.network.allow
 
 

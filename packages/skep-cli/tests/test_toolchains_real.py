@@ -107,6 +107,22 @@ def test_npm_has_its_token_where_its_file_is_granted(yard: Yard, registry: Regis
     assert {credentials for _, credentials in registry.asked} == {"Bearer secret"}
 
 
+@needs("npm")
+@pytest.mark.parametrize("read", ["host", "minimal"])
+def test_npm_knows_the_registry_of_a_scope_through_any_shell(yard: Yard, registry: Registry, read: str) -> None:
+    yard.write(
+        {".npmrc": f"@corp:registry=http://127.0.0.1:{registry.port}/npm/\n_authToken=secret\n"}, below=yard.home
+    )
+    yard.write({"policy.toml": f'[filesystem]\nread = "{read}"\n'}, below=yard.state)
+    flags = ("--toolchain", "node", "--policy", str(yard.state / "policy.toml"))
+    told = ok(
+        yard.exec(
+            "sh", "-c", "npm config get @corp:registry; cat $npm_config_userconfig; cat ~/.npmrc; true", flags=flags
+        )
+    )
+    assert told.splitlines()[0] == f"http://127.0.0.1:{registry.port}/npm/" and "secret" not in told
+
+
 @pytest.mark.guarantee("net-toolchain")
 @needs("npm")
 def test_a_registry_that_the_project_names_is_not_reached(yard: Yard, registry: Registry) -> None:

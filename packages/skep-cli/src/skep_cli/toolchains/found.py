@@ -16,6 +16,14 @@ _CREDENTIALS = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/?#\s]*@", re.IGNORECASE)
 _PREFIXES = re.compile(r"^(?:sparse|registry|git)\+", re.IGNORECASE)
 
 
+class Config(msgspec.Struct, frozen=True):
+    """Configuration that no variable can hold: a file for the worker to read, and the variable that leads to it."""
+
+    variable: str
+    name: str
+    text: str
+
+
 class Found(msgspec.Struct, frozen=True):
     """The answer of one tool. `registries` are the URLs it would ask, `env` tells the tool inside the same by variable.
 
@@ -27,6 +35,7 @@ class Found(msgspec.Struct, frozen=True):
     env: Mapping[str, str] = msgspec.field(default_factory=dict[str, str])
     files: tuple[str, ...] = ()
     unless_granted: str = ""
+    config: Config | None = None
 
 
 def without_credentials(text: str) -> str:

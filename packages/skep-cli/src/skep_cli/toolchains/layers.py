@@ -66,6 +66,7 @@ def _layer(name: str, host: Host, others: Effective | None) -> Layer:
     allow, private = rules([url for found in answers for url in found.registries], source=source)
     taken = _Taken(others, host.facts)
     variables = {name: value for name, value in policy.env.set.items() if not taken.variable(name)}
+    grants = list(policy.filesystem.grant)
     for found in answers:
         if taken.any_file(found.files):
             continue
@@ -75,8 +76,12 @@ def _layer(name: str, host: Host, others: Effective | None) -> Layer:
             if not taken.passed(variable):
                 ours = policy.env.set.get(variable)
                 variables[variable] = without_credentials(value) + (f" {ours}" if ours else "")
+        if found.config is not None and not taken.passed(found.config.variable):
+            grants.append(host.publish(found.config.name, found.config.text))
+            variables[found.config.variable] = grants[-1]
     policy = msgspec.structs.replace(
         policy,
+        filesystem=msgspec.structs.replace(policy.filesystem, grant=tuple(grants)),
         network=Network(allow=allow, private=private),
         env=Env(pass_=policy.env.pass_, set=variables),
     )

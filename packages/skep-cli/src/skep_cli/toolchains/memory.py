@@ -49,10 +49,12 @@ def _holds(kept: Kept, host: Host) -> bool:
 
 
 def _bare(found: Found) -> Found:
+    config = found.config
     return msgspec.structs.replace(
         found,
         registries=tuple(map(without_credentials, found.registries)),
         env={name: without_credentials(value) for name, value in found.env.items()},
+        config=config and msgspec.structs.replace(config, text=without_credentials(config.text)),
     )
 
 

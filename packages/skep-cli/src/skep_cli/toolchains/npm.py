@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from skep_policy.errors import PolicyError
 
-from .found import Found
+from .found import Config, Found
 from .probe import Host
 
 _SECTION = re.compile(r'^; "(\w+)" (?:config from|values)')
@@ -43,12 +43,15 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
     variables = settings.get("npm", {})
     env: dict[str, dict[str, str]] = {section: {} for section in _UNSEEN}
     for key, value, section in listed:
-        variable = f"npm_config_{key}" if key in registries else variables.get(key)
+        variable = "npm_config_registry" if key == "registry" else variables.get(key)
         if variable is not None and section in env and value is not None:
             env[section][variable] = value if isinstance(value, str) else json.dumps(value)
     urls = tuple(str(setting.value) for setting in registries.values())
     others = dict.fromkeys(settings.get("registry", {}).values(), str(registries["registry"].value).rstrip("/"))
-    return [Found(urls, {**others, **env["env"]}), Found((), env["user"], (user,))]
+    # No variable for these: a shell between skep and npm drops one with such a name.
+    scopes = [f"{key}={value}\n" for key, value, section in registries.values() if key != "registry" and section in env]
+    config = Config("npm_config_userconfig", "npmrc", "".join(scopes)) if scopes else None
+    return [Found(urls, {**others, **env["env"]}), Found((), env["user"], (user,), config=config)]
 
 
 def parse(text: str) -> Iterator[Setting]:

@@ -6,6 +6,7 @@ there is read: a planted npmrc would widen the allowlist, a planted `pip` would 
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import stat
@@ -149,6 +150,22 @@ class Host:
         except OSError as error:
             raise PolicyError(f"{folder} cannot be made: {error.strerror}") from None
         return folder
+
+    def publish(self, name: str, text: str) -> str:
+        """The path of a file with this text that the worker can read and not write."""
+        folder = os.path.join(self.facts.xdg("CACHE"), "skep", "toolchains")
+        self._refuse_inside(folder, "is skep's own")
+        path = os.path.join(folder, f"{hashlib.sha256(text.encode()).hexdigest()[:16]}-{name}")
+        try:
+            if self.read(path) != text:
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+                draft = f"{path}.{os.getpid()}"
+                with open(draft, "w", encoding="utf-8") as file:
+                    file.write(text)
+                os.replace(draft, path)
+        except OSError as error:
+            raise PolicyError(f"{path} cannot be written: {error.strerror}") from None
+        return path
 
     @contextmanager
     def workbench(self, files: Mapping[str, str]) -> Generator[str]:
