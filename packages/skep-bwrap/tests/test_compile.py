@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from skep_bwrap import BackendUnavailable, HostFacts, compile
+from skep_bwrap import BackendUnavailable, HostFacts, compile, mounts
 from skep_bwrap.mountinfo import Mount
 from skep_bwrap.mounts import destinations, filesystem_ops
-from skep_bwrap.ops import Bind, Op, render
+from skep_bwrap.ops import Bind, Op, RemountReadOnly, Tmpfs, render
 from skep_policy.boundary import Access, Boundary, Limits, PathRule, below
 from skep_policy.rules import Rules
 
@@ -215,11 +215,37 @@ def test_limits_a_process_carries() -> None:
     assert sorted(records(memory_rlimit=True)) == sorted([*common, b"rlimit=DATA 1073741824"])
 
 
-def test_more_paths_than_bwrap_takes_are_one_line_with_a_remedy() -> None:
-    many = [hide(f"/data/{number}", "file") for number in range(20_000)]
+def test_many_single_covers_are_left_to_the_shim_and_without_it_are_one_line_with_a_remedy() -> None:
+    many = [hide(f"{REPO}/d{number % 50}/{number}", "file") for number in range(20_000)]
+    one = boundary(hides=many, protects=[protect(f"{REPO}/kept", "file"), protect(f"{REPO}/folder")])
+    launch = compile(one, ["x"], facts=FACTS, bwrap="/b")
+    assert len(launch.args) < 200
+    covers = [record for record in launch.config.split(b"\0") if record.startswith(b"cover=")]
+    assert covers[0] == f"cover=pin {REPO}/d0".encode() and len(covers) == 50 + 20_000 + 1
+    assert f"cover=keep {REPO}/kept".encode() in covers
+    assert len(launch.destinations) == 20_000 + 50 + 2
     with pytest.raises(BackendUnavailable, match="too many single paths; hide or protect folders"):
-        text(boundary(hides=many))
-    assert text(boundary(hides=many[:2000])).count("/dev/null") == 2000
+        compile(one, ["x"], facts=FACTS, bwrap="/b", apart=False)
+
+
+@given(st.deferred(lambda: boundaries()))
+def test_what_is_left_to_the_shim_lies_on_top_as_it_would_in_its_place(one: Boundary) -> None:
+    ops = ops_of(one)
+    kept, covers = mounts.divide([*ops, *[RemountReadOnly("/nowhere")] * mounts.MOUNTS_BY_BWRAP], one)
+    after: list[Op] = list(kept)
+    for cover in covers:
+        match cover.kind:
+            case "pin":
+                pass  # the same files at the same place
+            case "file" | "dir":
+                after += [Tmpfs(cover.path, 0), RemountReadOnly(cover.path)]
+            case "keep":
+                after.append(Bind(cover.path, cover.path, "ro"))
+    for path in PATHS:
+        assert (visible(after, path).host, visible(after, path).writable) == (
+            visible(ops, path).host,
+            visible(ops, path).writable,
+        )
 
 
 NAMES = ("a", "b", "c")

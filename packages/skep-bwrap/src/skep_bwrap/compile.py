@@ -20,7 +20,7 @@ from skep_policy.launch import Launch
 
 from .errors import BackendUnavailable
 from .facts import HostFacts
-from .mounts import SHIM_INSIDE, destinations, filesystem_ops, mounted
+from .mounts import SHIM_INSIDE, destinations, divide, filesystem_ops, mounted
 from .ops import Data, below, render
 from .seccomp import ARCHES, base_filter, strict_filter
 
@@ -195,7 +195,8 @@ def compile(
         raise BackendUnavailable(f"no seccomp filter for {facts.machine}: only {', '.join(sorted(ARCHES))} are known")
     network = network_of(boundary, proxied=proxied, transparent=transparent and proxied and apart)
     ops = filesystem_ops(boundary, facts, own_names=network.mode == "filtered")
-    options = [*namespace_args(boundary, network, apart=apart), *render(ops), "--seccomp", "{fd:seccomp}"]
+    by_bwrap, covers = divide(ops, boundary) if apart else (ops, [])
+    options = [*namespace_args(boundary, network, apart=apart), *render(by_bwrap), "--seccomp", "{fd:seccomp}"]
     if len(options) + 20 > MAX_ARGS:
         raise BackendUnavailable(
             f"the policy comes to {len(options)} arguments of bwrap, which takes {MAX_ARGS}: too many single paths",
@@ -207,7 +208,8 @@ def compile(
     shim = [facts.interpreter, "-I", "-S", SHIM_INSIDE, "--control", "{fd:control}"]
     if network.mode == "filtered":
         shim += ["--proxy", "{fd:proxy}"]
-    records = list(shim_records(boundary, argv, facts, network, apart=apart, memory_rlimit=memory_rlimit))
+    records = [("cover", f"{cover.kind} {cover.path}") for cover in covers]
+    records += shim_records(boundary, argv, facts, network, apart=apart, memory_rlimit=memory_rlimit)
     return Launch(
         argv=(bwrap, "--args", "{fd:args}", "--", *shim),
         args=tuple(options),

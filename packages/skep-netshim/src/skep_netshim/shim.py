@@ -189,6 +189,27 @@ def make_mounts_private() -> None:
     checked(c_function("mount")(None, b"/", None, MS_REC | MS_PRIVATE, None), "private mounts")
 
 
+NOTHING, VOID = b"/run/skep/nothing", b"/run/skep/void"
+
+
+def cover(records: List[bytes]) -> None:
+    """Mounts that bwrap was not asked for since there are too many: hidden and protected paths, each `KIND PATH`."""
+    mount = c_function("mount")
+    for record in records:
+        kind, _, path = record.partition(b" ")
+        if kind == b"pin":
+            source, flags = path, MS_BIND | MS_REC
+        else:
+            source, flags = {b"file": NOTHING, b"dir": VOID, b"keep": path}[kind], MS_BIND
+        try:
+            checked(mount(source, path, None, flags, None), os.fsdecode(path))
+            if kind == b"keep":
+                flags = os.statvfs(path).f_flag & KEPT_FLAGS | MS_REMOUNT | MS_BIND | MS_RDONLY
+                checked(mount(None, path, None, flags, None), os.fsdecode(path))
+        except OSError as error:
+            raise Refused("%s cannot be covered" % error) from None
+
+
 def protect_device(path: str) -> None:
     """The node works as before, and its mode and owner, which are the host's, cannot be changed."""
     flags = os.statvfs(path).f_flag & KEPT_FLAGS | MS_REMOUNT | MS_BIND | MS_RDONLY
@@ -541,6 +562,7 @@ def set_apart(config: Config, listening: bool, say: Any) -> List[Tuple[str, str,
     try:
         if apart:
             make_mounts_private()
+            cover(config.many("cover"))
             for device in config.many("device"):
                 protect_device(os.fsdecode(device))
         if config.one("transparent") is not None:
