@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import socket
 import stat
 from pathlib import Path
@@ -220,6 +221,17 @@ def test_a_store_is_found_where_the_environment_moved_it(world: World) -> None:
     for name in ("k8s/config", "xdg/gh/hosts", "gpg/key"):
         assert world.access(boundary, f"home/{name}") == HIDDEN
     assert world.access(boundary, "home/k8s/other") == READ and boundary.access_to("/dev/null") == READ
+
+
+def test_stores_are_hidden_in_every_home_of_the_caller(world: World) -> None:
+    """`HOME=/elsewhere skep ...` must not open the real one."""
+    world.add({"real/.ssh/key": "x", "real/notes": "x", "real/.bashrc": "x"})
+    facts = msgspec.structs.replace(world.facts(), other_homes=(f"{world.root}/real", "/absent/home"))
+    boundary = world.resolve(facts=facts)
+    assert world.access(boundary, "real/.ssh/key") == HIDDEN and world.access(boundary, "real/notes") == READ
+    boundary = world.resolve(f"[filesystem]\nwrite = ['{world.root}/real']", facts=facts)
+    assert world.access(boundary, "real/.bashrc") == READ and world.access(boundary, "real/notes") == WRITE
+    assert world.access(boundary, "real/.ssh/key") == HIDDEN and "real/.aws" in world.watched(boundary)
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "link", "link to a folder"])
@@ -473,6 +485,10 @@ def test_the_environment_is_an_allowlist(world: World) -> None:
     assert not {"OTHER", "GITHUB_TOKEN", "UNSET"} & env.keys()
 
 
+def test_a_home_of_no_use_is_not_handed_on(world: World) -> None:
+    assert world.resolve(environ={"HOME": "relative"}).env["HOME"] == str(world.home)
+
+
 @pytest.mark.parametrize(
     ("path", "kept"),
     [
@@ -533,18 +549,18 @@ def test_facts_come_from_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setenv("HOME", "/somewhere")
     facts = Facts.gather()
     assert (facts.home, facts.cwd, facts.uid) == ("/somewhere", os.getcwd(), os.getuid())
+    assert pwd.getpwuid(os.getuid()).pw_dir in facts.other_homes
     assert facts.environ["HOME"] == "/somewhere"
 
 
 @pytest.mark.parametrize("home", [None, "", "relative"])
 def test_a_home_that_is_none_comes_from_the_user_database(monkeypatch: pytest.MonkeyPatch, home: str | None) -> None:
-    import pwd
-
     if home is None:
         monkeypatch.delenv("HOME")
     else:
         monkeypatch.setenv("HOME", home)
-    assert Facts.gather().home == pwd.getpwuid(os.getuid()).pw_dir
+    facts = Facts.gather()
+    assert facts.home == pwd.getpwuid(os.getuid()).pw_dir and facts.home not in facts.other_homes
 
 
 def test_a_folder_that_is_gone_is_one_clear_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -84,12 +84,12 @@ def test_the_small_reader_reads_what_the_toml_parser_reads(name: str) -> None:
 
 
 def test_every_hidden_path_is_absolute_once_the_home_is_known() -> None:
-    facts = Facts("/h", "u", 1, 1, "/", {"XDG_STATE_HOME": "/state", "KUBECONFIG": "/a:b:/c/"})
-    paths = [path for path, _ in hidden_entries(facts)]
+    environ = {"XDG_STATE_HOME": "/state/", "XDG_CONFIG_HOME": "/h/.config", "KUBECONFIG": "/a:b:/c/"}
+    facts = Facts("/h", "u", 1, 1, "/", environ, ("/other/",))
+    paths = [f"{folder}/{name}" for folder, entries in hidden_entries(facts).items() for name in entries]
     assert len(paths) == len(set(paths)) and all(path.startswith("/") and "//" not in path for path in paths)
-    assert {"/h/.ssh", "/state/skep", "/h/.local/state/skep", "/a", "/c", "/etc/shadow"} <= set(
-        paths
-    ) and "b" not in paths
+    assert {"/h/.ssh", "/state/skep", "/h/.local/state/skep", "/a", "/c", "/etc/shadow", "/other/.ssh"} <= set(paths)
+    assert "/b" not in paths
 
 
 def test_protected_names_are_single_names_and_protected_homes_relative() -> None:

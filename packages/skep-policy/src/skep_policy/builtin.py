@@ -25,27 +25,33 @@ def read_table(name: str, table: str) -> dict[str, str]:
     return found
 
 
-def hidden_entries(facts: Facts) -> list[tuple[str, str]]:
-    """(absolute path, reason) of every built-in hidden path on this machine, whether it exists or not."""
+def hidden_entries(facts: Facts) -> dict[str, dict[str, str]]:
+    """Folder -> path below it -> reason, of every built-in hidden path on this machine, whether it exists or not."""
     home = facts.home.rstrip("/")
-    moved = {
-        "~/.config/": facts.xdg("CONFIG"),
-        "~/.local/share/": facts.xdg("DATA"),
-        "~/.local/state/": facts.xdg("STATE"),
-        "~/.cache/": facts.xdg("CACHE"),
+    found: dict[str, dict[str, str]] = {folder.rstrip("/"): {} for folder in (home, *facts.other_homes)}
+    bases = {
+        ".config/": facts.xdg("CONFIG").rstrip("/"),
+        ".local/share/": facts.xdg("DATA").rstrip("/"),
+        ".local/state/": facts.xdg("STATE").rstrip("/"),
+        ".cache/": facts.xdg("CACHE").rstrip("/"),
     }
-    found: dict[str, str] = {}
+    moved = {prefix: folder for prefix, folder in bases.items() if folder != f"{home}/{prefix}".rstrip("/")}
+    homes = list(found.values())
     for entry, reason in read_table("hidden.toml", "hidden").items():
-        path = home + entry[1:] if entry.startswith("~/") else entry
-        found.setdefault(path, reason)
+        if not entry.startswith("~/"):
+            found.setdefault("", {})[entry[1:]] = reason
+            continue
+        name = entry[2:]
+        for entries in homes:
+            entries[name] = reason
         for prefix, folder in moved.items():
-            if entry.startswith(prefix):
-                found.setdefault(folder.rstrip("/") + "/" + entry[len(prefix) :], reason)
+            if name.startswith(prefix):
+                found.setdefault(folder, {})[name[len(prefix) :]] = reason
     for variable, reason in read_table("hidden.toml", "environment").items():
         for value in facts.environ.get(variable, "").split(":"):
             if value.startswith("/") and value.rstrip("/"):
-                found.setdefault(value.rstrip("/"), f"{reason}, by {variable}")
-    return list(found.items())
+                found.setdefault("", {}).setdefault(value.strip("/"), f"{reason}, by {variable}")
+    return found
 
 
 def project_entries() -> dict[str, str]:

@@ -16,7 +16,7 @@ def environment(env: Env, facts: Facts, usable: Callable[[str], bool]) -> dict[s
     to the next instead of failing at a hidden one. `HOME`, `USER` and `LOGNAME` are there even if the caller had none.
     Values that are not UTF-8 are left out: they could not be written down.
     """
-    given = {"HOME": facts.home, "USER": facts.user, "LOGNAME": facts.user, "PATH": DEFAULT_PATH, **facts.environ}
+    given = {"USER": facts.user, "LOGNAME": facts.user, "PATH": DEFAULT_PATH, **facts.environ, "HOME": facts.home}
     exact = {name for name in env.pass_ if "*" not in name and "?" not in name}
     patterns = [name for name in env.pass_ if name not in exact]
     passed = {

@@ -10,7 +10,10 @@ from .errors import PolicyError
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """Who runs skep, from where, with which environment. `home` and `cwd` are absolute, their links not resolved."""
+    """Who runs skep, from where, with which environment. `home` and `cwd` are absolute, their links not resolved.
+    `other_homes` are the caller's too: what the user database says where `HOME` says something else, and that of the
+    user who became root by sudo. Credentials are in them all the same.
+    """
 
     home: str
     user: str
@@ -18,23 +21,26 @@ class Facts(msgspec.Struct, frozen=True):
     gid: int
     cwd: str
     environ: dict[str, str]
+    other_homes: tuple[str, ...] = ()
 
     @classmethod
     def gather(cls) -> Facts:
         """The facts of this process. Raises PolicyError when its folder is gone or it has no home."""
         environ = dict(os.environ)
+        uid = os.getuid()
         try:
             cwd = os.getcwd()
         except OSError as error:
             raise PolicyError(f"the current folder cannot be used ({error.strerror}); cd to one that exists") from None
-        home, user = environ.get("HOME", ""), environ.get("USER") or environ.get("LOGNAME") or ""
-        if not home.startswith("/") or not user:
-            entry_home, entry_user = _passwd(os.getuid())
-            home = home if home.startswith("/") else entry_home
-            user = user or entry_user or str(os.getuid())
+        known_home, known_user = _passwd(str(uid))
+        home = environ.get("HOME", "")
+        home = home if home.startswith("/") else known_home
         if not home.startswith("/"):
             raise PolicyError("no home folder: HOME is unset and the user database has none; set HOME")
-        return cls(home=home, user=user, uid=os.getuid(), gid=os.getgid(), cwd=cwd, environ=environ)
+        user = environ.get("USER") or environ.get("LOGNAME") or known_user or str(uid)
+        others = [known_home, _passwd(environ.get("SUDO_UID", ""))[0] if uid == 0 else ""]
+        others = [other for other in dict.fromkeys(others) if other.startswith("/") and other.strip("/")]
+        return cls(home, user, uid, os.getgid(), cwd, environ, tuple(other for other in others if other != home))
 
     def xdg(self, name: str) -> str:
         """The base folder of `XDG_{name}_HOME`; a value that is not absolute does not count, as the standard says."""
@@ -55,11 +61,12 @@ class Facts(msgspec.Struct, frozen=True):
 _XDG_DEFAULTS = {"CONFIG": "/.config", "DATA": "/.local/share", "STATE": "/.local/state", "CACHE": "/.cache"}
 
 
-def _passwd(uid: int) -> tuple[str, str]:
-    import pwd  # only where the environment does not say
+def _passwd(uid: str) -> tuple[str, str]:
+    """(home, name) of a user by the user database, empty where it knows none."""
+    import pwd
 
     try:
-        entry = pwd.getpwuid(uid)
-    except KeyError:
+        entry = pwd.getpwuid(int(uid))
+    except (KeyError, ValueError, OverflowError):
         return "", ""
     return entry.pw_dir, entry.pw_name

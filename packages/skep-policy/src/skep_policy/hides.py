@@ -47,19 +47,36 @@ def hides(scope: Scope) -> tuple[list[PathRule], list[Watched]]:
 
 
 def _built_in(scope: Scope) -> Iterator[PathRule]:
-    for path, reason in hidden_entries(scope.facts):
-        place = scope.tree.place(path)
-        if stat.S_ISCHR(place.mode) or stat.S_ISBLK(place.mode):  # HISTFILE=/dev/null
-            continue
-        if place.blocked and any(below(root.path, place.path) for root in scope.own):
-            continue
-        if any(grant.names(path, place) for grant in scope.grants):
-            continue
-        inside = [grant for grant in scope.grants if grant.inside(path, place) and grant.place.kind != "absent"]
-        if inside and place.kind == "dir":
-            yield from _neighbours(place.path, inside, reason, scope)
-        else:
-            yield PathRule(place.path, Access.HIDDEN, place.kind, reason)
+    for folder, entries in hidden_entries(scope.facts).items():
+        here = _names(folder, scope)
+        for name, reason in entries.items():
+            if here is None or name.partition("/")[0] in here:
+                yield from _entry(f"{folder}/{name}", reason, scope)
+
+
+def _names(folder: str, scope: Scope) -> frozenset[str] | None:
+    """What stands in a folder, so that the many entries that do not need no look of their own; None where that cannot
+    be told, or where a root covers it and what is absent has to be watched.
+    """
+    place = scope.tree.place(folder or "/")
+    if place.kind == "absent":
+        return frozenset()
+    return None if scope.covered(place.path) else frozenset(scope.tree.names(place.path)) or None
+
+
+def _entry(path: str, reason: str, scope: Scope) -> Iterator[PathRule]:
+    place = scope.tree.place(path)
+    if stat.S_ISCHR(place.mode) or stat.S_ISBLK(place.mode):  # HISTFILE=/dev/null
+        return
+    if place.blocked and any(below(root.path, place.path) for root in scope.own):
+        return
+    if any(grant.names(path, place) for grant in scope.grants):
+        return
+    inside = [grant for grant in scope.grants if grant.inside(path, place) and grant.place.kind != "absent"]
+    if inside and place.kind == "dir":
+        yield from _neighbours(place.path, inside, reason, scope)
+    else:
+        yield PathRule(place.path, Access.HIDDEN, place.kind, reason)
 
 
 def _neighbours(folder: str, grants: list[Grant], reason: str, scope: Scope) -> Iterator[PathRule]:

@@ -53,9 +53,9 @@ class Protects:
                 self._built_in(f"{top}/{name}", reason)
             self._git_top(top)
         for name, reason in home_entries().items():
-            path = f"{self.scope.home}/{name}"
-            if self.scope.covered(path):
-                self._built_in(path, reason)
+            for home in self.scope.homes:
+                if self.scope.covered(f"{home}/{name}"):
+                    self._built_in(f"{home}/{name}", reason)
         if self.in_place:
             self._nested(entries)
         self._user_git()

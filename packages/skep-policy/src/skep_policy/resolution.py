@@ -11,7 +11,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Mapping, Sequence
 
-from .boundary import Access, Boundary, Limits, PathRule, below, by_path
+from .boundary import Access, Boundary, Limits, Overlay, PathRule, below, by_path
 from .environment import environment
 from .errors import PolicyError
 from .facts import Facts
@@ -24,6 +24,7 @@ from .protects import RUN_FOLDER, Protects
 from .scope import Scope
 from .units import parse_duration, parse_size
 
+LAYERED = "a git folder of the workspace, what is written kept apart"
 _NEVER_WRITABLE = ("/", "/proc", "/sys", "/dev")
 """As a whole these are no folders of files; what is wanted of them has keys of its own."""
 
@@ -34,29 +35,34 @@ def resolve(
     facts: Facts,
     workspace: str | None = None,
     mapped: Mapping[str, str] | None = None,
+    overlays: Mapping[str, Overlay] | None = None,
     extra_roots: Sequence[str] = (),
     strict: bool = False,
 ) -> Boundary:
     """The boundary of one launch. Raises PolicyError, with the layer and the key, for what cannot be enforced.
 
     `workspace` is the worker's folder, the current one when None. `mapped` says which folder of the host stands at a
-    path the worker sees. `extra_roots` are folders of the run itself (results, scratch): they must exist, and stay
+    path the worker sees. `overlays` are folders by what the worker sees there: it may write in all of them, their git
+    folders included, since no git of the host ever looks at what it wrote. `extra_roots` are folders of the run itself (results, scratch): they must exist, and stay
     reachable whatever is hidden.
     """
     plain = Tree()
+    layered = dict(overlays or {})
     mapping = {plain.place(seen).path: plain.place(source).path for seen, source in (mapped or {}).items()}
+    mapping.update({seen: overlay.lower for seen, overlay in layered.items()})
     tree = Tree(mapping)
     place = tree.place(_absolute(workspace or facts.cwd, facts))
     if place.kind != "dir" or place.blocked:
         raise PolicyError(f"the workspace {workspace or facts.cwd} is not a folder that can be used")
     scope = Scope(effective, facts, tree, place.path)
-    _own_roots(scope, mapping, extra_roots)
+    _own_roots(scope, [path for path in mapping if path == place.path or path not in layered], extra_roots)
     _operator_roots(scope)
     scope.freeze_roots()
 
     protects = Protects(scope, in_place=scope.workspace not in mapping)
     protects.collect()
     scope.operators += protects.git.guard.roots
+    scope.own += [PathRule(path, Access.WRITE, "dir", LAYERED) for path in sorted(layered) if path != place.path]
     scope.freeze_roots()
 
     hidden, watched_hides = hides(scope)
@@ -69,10 +75,14 @@ def resolve(
         uid=facts.uid,
         gid=facts.gid,
         roots=tuple(scope.roots()),
-        protects=tuple(protects.rules),
+        protects=tuple(rule for rule in protects.rules if not _is_layered_git(rule.path, scope.workspace, layered)),
         hides=tuple(hidden),
         reads=tuple(reads(scope)) if policy.filesystem.read == "minimal" else (),
-        watched=tuple(sorted({*protects.watched, *watched_hides})),
+        watched=tuple(
+            item
+            for item in sorted({*protects.watched, *watched_hides})
+            if not _is_layered_git(item.path, scope.workspace, layered)
+        ),
         mapped=mapping,
         read=policy.filesystem.read or "host",
         devices=tuple(_let_in(scope, "filesystem.devices", hidden_by_path)),
@@ -81,9 +91,12 @@ def resolve(
         env={},
         limits=_limits(policy.limits),
         strict=strict,
-        links=dict(sorted(protects.links.items())),
+        links={
+            link: text for link, text in sorted(protects.links.items()) if not any(below(link, path) for path in layered)
+        },
         known=tuple(protects.known),
         notes=tuple(scope.notes),
+        overlays=layered,
     )
     return _with_environment(boundary, scope)
 
@@ -98,10 +111,18 @@ def _folder(scope: Scope) -> str:
     return cwd.path if cwd.kind == "dir" and below(cwd.path, scope.workspace) else scope.workspace
 
 
-def _own_roots(scope: Scope, mapping: Mapping[str, str], extra: Sequence[str]) -> None:
+def _is_layered_git(path: str, workspace: str, layered: Mapping[str, Overlay]) -> bool:
+    """Is it a repository's own, in a folder whose written state no git of the host ever sees?"""
+    for seen in layered:
+        if below(path, seen):
+            return seen != workspace or ".git" in path[len(seen) :].split("/")
+    return False
+
+
+def _own_roots(scope: Scope, mapped: Sequence[str], extra: Sequence[str]) -> None:
     _refuse_whole(scope.workspace, "the workspace")
     scope.own.append(PathRule(scope.workspace, Access.WRITE, "dir", "the workspace"))
-    for seen in sorted(mapping):
+    for seen in sorted(mapped):
         scope.own.append(PathRule(seen, Access.WRITE, "dir", "the run's copy"))
     for path in extra:
         place = scope.tree.place(_absolute(path, scope.facts))

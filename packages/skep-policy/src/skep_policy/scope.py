@@ -39,6 +39,7 @@ class Scope:
         self.tree = tree
         self.workspace = workspace
         self.home = tree.place(facts.home).path
+        self.homes = [self.home, *(tree.place(home).path for home in facts.other_homes)]
         self.own: list[PathRule] = []
         self.operators: list[PathRule] = []
         self.notes: list[str] = []
