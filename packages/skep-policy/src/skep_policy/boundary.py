@@ -72,8 +72,8 @@ class Boundary(msgspec.Struct, frozen=True, dict=True):
     run's own folders, and refuses an operator's root inside a hide. `reads` is what can be read when `read` is
     "minimal".
     `watched` are paths absent before the launch that must be looked at after it. `mapped` maps a path the worker sees
-    to the host folder that stands there (a run's copy at the repository's own path); such a path is always also a root. `overlays` are roots that show a
-    folder of the host and keep what is written apart from it.
+    to the host folder that stands there (a run's copy at the repository's own path); such a path is always also a
+    root. `overlays` are roots that show a folder of the host and keep what is written apart from it.
     `links` are links the worker could replace though what they lead to is protected, each with its text at launch: one
     that says something else afterwards is a finding. `known` are repositories and files the host runs by itself at any
     depth of the workspace, so that `appeared` can tell the new ones. `notes` are for people: what of the policy had
