@@ -202,19 +202,30 @@ class Sandbox:
 
 
 def _end_holders(pipe: int) -> None:
-    """No process has the other end of the pipe as its standard error: what a guardian that was killed has left."""
+    """No process has the other end of the pipe as its standard error: what a guardian that was killed has left. A pid 1
+    among them has taken all of its namespace with it.
+    """
     name = os.readlink(f"/proc/self/fd/{pipe}")
+    holders: set[int] = set()
     while True:
-        holders: list[int] = []
         for entry in os.listdir("/proc"):
             try:
                 if entry.isdigit() and os.readlink(f"/proc/{entry}/fd/2") == name:
-                    holders.append(int(entry))
+                    holders.add(int(entry))
                     os.kill(int(entry), signal.SIGKILL)
             except OSError:
                 continue
+        holders = {pid for pid in holders if _lives(pid)}
         if not holders:
             return
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def _pairs(lines: Sequence[str]) -> dict[str, str]:
