@@ -5,20 +5,18 @@ from __future__ import annotations
 import os
 
 from skep_policy.boundary import Boundary
-from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective, Layer, merge
 from skep_policy.load import load_policy
 
 from .flags import SOURCE, Flags
-
-PROJECT_FILE = "skep.toml"
+from .projectfile import PROJECT_FILE, project_layer
 
 
 def effective(flags: Flags, *, facts: Facts, project: str) -> Effective:
-    """The policy in force for the folder `project`. Raises PolicyError with the place of what is wrong.
+    """The policy in force in the folder `project`. Raises PolicyError with the place of what is wrong.
 
-    The project file counts in full only when exactly this text was trusted for this folder (`skep trust`). Toolchains,
+    The project file counts in full only when exactly this text was trusted (`skep trust`). Toolchains,
     asked for by flag or by any layer that may, are a layer each below the flags.
     """
     layers: list[Layer] = []
@@ -38,20 +36,6 @@ def effective(flags: Flags, *, facts: Facts, project: str) -> Effective:
     return merge([*layers[:-1], *asked, layers[-1]])
 
 
-def project_layer(project: str, *, facts: Facts) -> list[Layer]:
-    """The project file of a folder as a layer, none when there is none."""
-    path = os.path.join(project, PROJECT_FILE)
-    if not os.path.lexists(path):
-        return []
-    from skep_policy.load import parse_policy, read_text
-
-    from .trust import trust_store
-
-    text = read_text(path)
-    trusted = trust_store(facts).is_trusted(os.path.realpath(project), text.encode())
-    return [Layer(path, parse_policy(text, source=path), trusted=trusted, base=project)]
-
-
 def resolved(policy: Effective, *, facts: Facts, workspace: str, **how: object) -> Boundary:
     """The boundary of a policy; see `skep_policy.resolve`. Raises PolicyError."""
     from skep_policy.resolution import resolve
@@ -65,8 +49,9 @@ def withheld_lines(policy: Effective, project: str) -> list[str]:
         return []
     asked = ", ".join(f"{entry.key} = {entry.value}" for entry in policy.withheld[:5])
     more = f" and {len(policy.withheld) - 5} more" if len(policy.withheld) > 5 else ""
-    remedy = f"`skep trust {project}` shows and allows it"
-    return [f"{PROJECT_FILE} widens the policy and is not trusted: {asked}{more} ignored; {remedy}"]
+    file = next((entry.source for entry in policy.withheld), PROJECT_FILE)
+    remedy = f"`skep trust {os.path.dirname(file) or project}` shows and allows it"
+    return [f"{file} widens the policy and is not trusted: {asked}{more} ignored; {remedy}"]
 
 
-__all__ = ["PROJECT_FILE", "PolicyError", "effective", "project_layer", "resolved", "withheld_lines"]
+__all__ = ["effective", "resolved", "withheld_lines"]

@@ -13,30 +13,13 @@ from skep_policy.load import parse_policy, read_text
 from skep_policy.trust import TrustStore
 
 from .errors import SkepError, UsageError
-from .policies import PROJECT_FILE
+from .projectfile import PROJECT_FILE, store_path, trust_store
 from .state import guarded
-
-
-def _path(facts: Facts) -> str:
-    return os.path.join(facts.state_dir, "trusted.json")
-
-
-def trust_store(facts: Facts) -> TrustStore:
-    """What this user has trusted so far. Raises PolicyError when the store is not one."""
-    path = _path(facts)
-    try:
-        with open(path, "rb") as file:
-            data = file.read()
-    except FileNotFoundError:
-        return TrustStore()
-    except OSError as error:
-        raise PolicyError(f"cannot be read: {error.strerror}", source=path) from None
-    return TrustStore.decode(data, source=path)
 
 
 def write_store(store: TrustStore, facts: Facts) -> None:
     """The store is on disk, whole, whatever happens meanwhile."""
-    path = _path(facts)
+    path = store_path(facts)
     with guarded(facts.state_dir):
         os.makedirs(facts.state_dir, mode=0o700, exist_ok=True)
         draft = f"{path}.{os.getpid()}"
