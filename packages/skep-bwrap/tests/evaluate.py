@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from skep_bwrap.ops import Bind, Data, Dev, Link, Op, Proc, RemountReadOnly, Tmpfs
+from skep_bwrap.ops import Bind, Data, Dev, Layered, Link, Op, Proc, RemountReadOnly, Tmpfs
 
 
 class Seen:
@@ -40,6 +40,8 @@ def visible(ops: Sequence[Op], path: str) -> Seen:
                 case Bind(source, _, mode, _):
                     host = ("" if source == "/" else source) + rest
                     seen = Seen(host or "/", writable=mode != "ro")
+                case Layered(lower, _, _, _):
+                    seen = Seen(lower + rest, writable=True)
                 case Tmpfs() | Proc() | Dev():
                     seen = Seen(None, writable=True)
                 case Data() | Link():

@@ -231,13 +231,15 @@ def test_many_single_covers_are_left_to_the_shim_and_without_it_are_one_line_wit
 @given(st.deferred(lambda: boundaries()))
 def test_what_is_left_to_the_shim_lies_on_top_as_it_would_in_its_place(one: Boundary) -> None:
     ops = ops_of(one)
-    kept, covers = mounts.divide([*ops, *[RemountReadOnly("/nowhere")] * mounts.MOUNTS_BY_BWRAP], one)
+    planned = mounts.stages(one, FACTS, own_names=False)
+    many = [*planned.first, *[RemountReadOnly("/nowhere")] * mounts.MOUNTS_BY_BWRAP]
+    kept, covers = mounts.divide(planned._replace(first=many), one)
     after: list[Op] = list(kept)
     for cover in covers:
         match cover.kind:
             case "pin":
                 pass  # the same files at the same place
-            case "file" | "dir":
+            case "file" | "dir" | "socket":
                 after += [Tmpfs(cover.path, 0), RemountReadOnly(cover.path)]
             case "keep":
                 after.append(Bind(cover.path, cover.path, "ro"))

@@ -20,7 +20,7 @@ from skep_policy.launch import Launch
 
 from .errors import BackendUnavailable
 from .facts import HostFacts
-from .mounts import SHIM_INSIDE, destinations, divide, filesystem_ops, mounted
+from .mounts import SHIM_INSIDE, destinations, divide, mounted, stages
 from .ops import Data, below, render
 from .seccomp import ARCHES, base_filter, strict_filter
 
@@ -194,8 +194,9 @@ def compile(
     if facts.machine not in ARCHES:
         raise BackendUnavailable(f"no seccomp filter for {facts.machine}: only {', '.join(sorted(ARCHES))} are known")
     network = network_of(boundary, proxied=proxied, transparent=transparent and proxied and apart)
-    ops = filesystem_ops(boundary, facts, own_names=network.mode == "filtered")
-    by_bwrap, covers = divide(ops, boundary) if apart else (ops, [])
+    planned = stages(boundary, facts, own_names=network.mode == "filtered")
+    ops = [*planned.first, *planned.last]
+    by_bwrap, covers = divide(planned, boundary) if apart else ([*planned.first, *planned.sockets, *planned.last], [])
     options = [*namespace_args(boundary, network, apart=apart), *render(by_bwrap), "--seccomp", "{fd:seccomp}"]
     if len(options) + 20 > MAX_ARGS:
         raise BackendUnavailable(

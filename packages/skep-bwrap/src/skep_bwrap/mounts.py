@@ -4,7 +4,10 @@
 2. private /tmp, /var/tmp and /run, with what of /run name resolution and the distribution need
 3. roots, protects, hides, pins and the shim's interpreter together, shallow to deep, each only where
    `Boundary.access_to` says it is the one that wins. A pin is a folder between a writable root and a protect or hide
-   inside it, bound over itself: a mount point cannot be renamed, so what it leads to cannot be moved out of the way
+   inside it, bound over itself: a mount point cannot be renamed, so what it leads to cannot be moved out of the way.
+   In an overlay there are no pins, and must be none: binding the host's folder over itself would open it. There no
+   folder of the lower layer can be renamed (EXDEV, since `userxattr` rules out redirects), and the writable roots
+   inside an overlay are its own
 4. devices and sockets let in, name resolution of the network's own, the shim
 5. every other socket of the host that is visible by now, covered
 6. all that only stands in memory closed for writing, but /tmp, /var/tmp and /dev/shm
@@ -24,7 +27,7 @@ from skep_policy.boundary import Access, Boundary, PathRule
 from .errors import BackendUnavailable
 from .facts import HostFacts
 from .mountinfo import aliases
-from .ops import Bind, Data, Dev, Link, Op, Proc, RemountReadOnly, Tmpfs, below, origin
+from .ops import Bind, Data, Dev, Layered, Link, Op, Proc, RemountReadOnly, Tmpfs, below, origin
 
 SHIM_INSIDE: Final = "/run/skep/netshim.py"
 PROC_READ_ONLY: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
@@ -35,7 +38,21 @@ MOUNTS_BY_BWRAP: Final = 100
 NEVER_ROOTS: Final = ("/", "/proc", "/sys", "/dev")
 
 
+class Stages(NamedTuple):
+    """The mounts of this module's first lines: 1 to 4, 5, and 6."""
+
+    first: list[Op]
+    sockets: list[Bind]
+    last: list[Op]
+
+
 def filesystem_ops(boundary: Boundary, facts: HostFacts, *, own_names: bool) -> list[Op]:
+    """All mounts, in order; see `stages`."""
+    first, sockets, last = stages(boundary, facts, own_names=own_names)
+    return [*first, *sockets, *last]
+
+
+def stages(boundary: Boundary, facts: HostFacts, *, own_names: bool) -> Stages:
     """All mounts. `own_names`: every name but the machine's own is answered by the proxy.
 
     Raises BackendUnavailable, naming the path, for a root that would open the host's own kernel files, and for a hide
@@ -50,9 +67,8 @@ def filesystem_ops(boundary: Boundary, facts: HostFacts, *, own_names: bool) -> 
         Bind(facts.shim, SHIM_INSIDE, "ro"),
     ]
     reachable = ancestors([*(rule.path for rule in rules if rule.access != Access.HIDDEN), *(op.dest for op in let_in)])
-    ops = [*base_ops(boundary, facts), *rule_ops(rules, boundary, reachable), *let_in]
-    ops += socket_masks(ops, boundary, facts)
-    return [*ops, *closing_ops(boundary, rules)]
+    first = [*base_ops(boundary, facts), *rule_ops(rules, boundary, reachable), *let_in]
+    return Stages(first, list(socket_masks(first, boundary, facts)), list(closing_ops(boundary, rules)))
 
 
 def check(boundary: Boundary, facts: HostFacts) -> None:
@@ -133,10 +149,16 @@ def pins(chosen: dict[str, PathRule], boundary: Boundary) -> set[str]:
         folder = os.path.dirname(rule.path)
         while folder not in seen and folder != "/":
             seen.add(folder)
-            if folder not in chosen and boundary.access_to(folder) == Access.WRITE:
+            free = folder not in chosen and not layered(folder, boundary)
+            if free and boundary.access_to(folder) == Access.WRITE:
                 found.add(folder)
             folder = os.path.dirname(folder)
     return found
+
+
+def layered(path: str, boundary: Boundary) -> bool:
+    """Does it stand in an overlay?"""
+    return any(below(path, seen) for seen in boundary.overlays)
 
 
 def runtime(boundary: Boundary, facts: HostFacts) -> Iterator[str]:
@@ -167,6 +189,10 @@ def ancestors(paths: Iterable[str]) -> set[str]:
 def rule_ops(rules: Sequence[PathRule], boundary: Boundary, reachable: set[str]) -> Iterator[Op]:
     for rule in rules:
         match rule.access, rule.kind:
+            case Access.WRITE, _ if overlay := boundary.overlays.get(rule.path):
+                yield Layered(overlay.lower, overlay.upper, overlay.work, rule.path)
+            case Access.WRITE, _ if layered(rule.path, boundary):
+                pass
             case Access.WRITE, _:
                 yield Bind(source_of(rule.path, boundary), rule.path, "rw")
             case Access.READ, _:
@@ -195,7 +221,7 @@ def resolver_ops(facts: HostFacts) -> Iterator[Op]:
         yield Data("hosts", own.encode(), facts.hosts)
 
 
-def socket_masks(ops: Sequence[Op], boundary: Boundary, facts: HostFacts) -> Iterator[Op]:
+def socket_masks(ops: Sequence[Op], boundary: Boundary, facts: HostFacts) -> Iterator[Bind]:
     """A cover for each socket of the host at each place where it can be seen."""
     for path in facts.sockets:
         places = [path, *aliases(facts.mounts, path)]
@@ -218,17 +244,29 @@ def closing_ops(boundary: Boundary, rules: Sequence[PathRule]) -> Iterator[Op]:
 
 class Cover(NamedTuple):
     """A mount the shim makes: `file` and `dir` hide the path, `keep` makes a file read-only, `pin` makes a folder a
-    mount point.
+    mount point, `socket` hides what may be gone by then.
     """
 
-    kind: Literal["pin", "keep", "file", "dir"]
+    kind: Literal["pin", "keep", "file", "dir", "socket"]
     path: str
 
 
-def divide(ops: Sequence[Op], boundary: Boundary) -> tuple[list[Op], list[Cover]]:
-    """What bwrap is to mount, and what the shim may after it, in this order: pins, shallow to deep, then the rest."""
-    if len(ops) <= MOUNTS_BY_BWRAP:
-        return list(ops), []
+def divide(planned: Stages, boundary: Boundary) -> tuple[list[Op], list[Cover]]:
+    """What bwrap is to mount, and what the shim may after it, in this order: pins, shallow to deep, then the rest.
+
+    Sockets are always the shim's: they come and go, and bwrap would make a file where one has just gone.
+    """
+    ops, pinned, covers = [*planned.first, *planned.last], list[Cover](), list[Cover]()
+    if len(ops) > MOUNTS_BY_BWRAP:
+        ops, pinned, covers = _left_to_the_shim(ops, boundary)
+    covers += [Cover("socket", mask.dest) for mask in planned.sockets]
+    if covers:
+        place = ops.index(RemountReadOnly("/dev"))
+        ops[place:place] = [Bind("/dev/null", NOTHING, "ro"), Tmpfs(VOID, 0), RemountReadOnly(VOID)]
+    return ops, [*pinned, *covers]
+
+
+def _left_to_the_shim(ops: Sequence[Op], boundary: Boundary) -> tuple[list[Op], list[Cover], list[Cover]]:
     roots = {root.path for root in boundary.roots}
     files = {rule.path for rule in boundary.protects if rule.kind == "file"}
     kept: list[Op] = []
@@ -247,16 +285,13 @@ def divide(ops: Sequence[Op], boundary: Boundary) -> tuple[list[Op], list[Cover]
             case _:
                 kept.append(op)
     left = {cover.path for cover in covers}
-    kept = [op for op in kept if not (isinstance(op, RemountReadOnly) and op.dest in left)]
-    place = kept.index(RemountReadOnly("/dev"))
-    kept[place:place] = [Bind("/dev/null", NOTHING, "ro"), Tmpfs(VOID, 0), RemountReadOnly(VOID)]
-    return kept, [*pinned, *covers]
+    return [op for op in kept if not (isinstance(op, RemountReadOnly) and op.dest in left)], pinned, covers
 
 
 def destinations(ops: Sequence[Op], boundary: Boundary) -> Iterator[tuple[str, str]]:
     """(root, destination), as the host sees them, of every mount point that lies below a writable root."""
     for op in ops:
-        if isinstance(op, (Bind, Tmpfs, Data, Link)):
+        if isinstance(op, (Bind, Layered, Tmpfs, Data, Link)):
             for root in boundary.roots:
                 if op.dest != root.path and below(op.dest, root.path):
                     yield source_of(root.path, boundary), source_of(op.dest, boundary)

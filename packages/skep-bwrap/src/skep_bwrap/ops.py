@@ -19,6 +19,18 @@ class Bind(msgspec.Struct, frozen=True):
     optional: bool = False
 
 
+class Layered(msgspec.Struct, frozen=True):
+    """`lower` of the host stands at `dest`, and what is written there goes to `upper`; `work` is the kernel's scratch.
+
+    Needs a bwrap with overlays (`overlay.find_overlay_bwrap`).
+    """
+
+    lower: str
+    upper: str
+    work: str
+    dest: str
+
+
 class Tmpfs(msgspec.Struct, frozen=True):
     """An empty folder of memory; `size` in bytes bounds it."""
 
@@ -52,7 +64,7 @@ class Dev(msgspec.Struct, frozen=True):
     dest: str = "/dev"
 
 
-Op = Bind | Tmpfs | Data | Link | RemountReadOnly | Proc | Dev
+Op = Bind | Layered | Tmpfs | Data | Link | RemountReadOnly | Proc | Dev
 
 
 def below(path: str, folder: str) -> bool:
@@ -71,6 +83,8 @@ def origin(ops: Iterable[Op], path: str) -> str | None:
         match op:
             case Bind(source, dest, _, _) if below(path, dest):
                 found = source.rstrip("/") + path[len(dest.rstrip("/")) :] or "/"
+            case Layered(lower, _, _, dest) if below(path, dest):
+                found = lower.rstrip("/") + path[len(dest.rstrip("/")) :] or "/"
             case Tmpfs(dest, _, _) | Data(_, _, dest) | Link(_, dest) | Proc(dest) | Dev(dest) if below(path, dest):
                 found = None
             case _:
@@ -88,6 +102,8 @@ def render(ops: Iterable[Op]) -> list[str]:
         match op:
             case Bind(source, dest, mode, optional):
                 args += [BIND_FLAGS[mode] + ("-try" if optional else ""), source, dest]
+            case Layered(lower, upper, work, dest):
+                args += ["--overlay-src", lower, "--overlay", upper, work, dest]
             case Tmpfs(dest, perms, size):
                 args += ["--perms", f"{perms:04o}"]
                 if size is not None:

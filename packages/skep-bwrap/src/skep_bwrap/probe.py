@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Literal
+import stat
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
 
 import msgspec
 from skep_policy.boundary import Access, Boundary, Limits, PathRule
 from skep_policy.rules import Rules
 
-from .compile import compile
+from .cgroup import hold, release
+from .compile import NOT_APART, compile
+from .diagnose import APPARMOR_FIX
 from .errors import BackendUnavailable
 from .facts import HostFacts
-from .find import find_bwrap
+from .find import bundled_bwrap, find_bwrap
 from .spawn import spawn
+
+OVERLAY_SECONDS: Final = 20.0
+SAMPLED: Final = 200
+"""Entries of a folder among which a small file is looked for."""
+# Moves a file of the lower layer away (which copies it up and leaves a whiteout) and puts a folder in its place, which
+# has to be marked opaque. `$1` is the folder, `$2` the file, maybe empty.
+OVERLAY_TRIAL: Final = """
+cd "$1" || exit
+if [ -n "$2" ]; then mv "./$2" ./.skep-probe-moved && mkdir "./$2" || exit; fi
+mkdir ./.skep-probe && rmdir ./.skep-probe
+"""
+DELEGATE: Final = (
+    "run it in a systemd user session (version 2 cgroups are delegated there), or give the folder to this user"
+)
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -43,11 +60,45 @@ def probe(workspace: str, *, environ: Mapping[str, str], bwrap: str | None = Non
         return Probe(False, (Check(error.check, "fail", error.problem, error.fix),))
     checks.append(Check("bwrap", "ok", path))
     facts = HostFacts.gather()
-    checks.append(_try(path, facts, workspace, "sandbox", transparent=False, proxied=False))
-    if checks[-1].status == "ok":
-        checks.append(_try_egress(path, facts, workspace))
+    tried, apart = _try_sandbox(path, facts, workspace)
+    checks += tried
+    if tried[0].status != "fail":
+        checks.append(_try_egress(path, facts, workspace, apart=apart))
+        checks += _try_limits()
     usable = all(check.status != "fail" for check in checks)
     return Probe(usable, tuple(checks))
+
+
+def _try_sandbox(path: str, facts: HostFacts, workspace: str) -> tuple[list[Check], bool]:
+    """The launch as a whole and each of its layers, and whether the worker can be set apart."""
+    first, attestation = _try(path, facts, workspace, "sandbox", transparent=False, proxied=False)
+    if first.id != "apart":
+        return [first, *_attested(attestation)], True
+    second, attestation = _try(path, facts, workspace, "sandbox", transparent=False, proxied=False, apart=False)
+    if second.status == "fail":
+        return [second], False
+    refused = Check("apart", "warn", f"{NOT_APART} ({first.detail})", APPARMOR_FIX)
+    return [second, *(check for check in _attested(attestation) if check.id != "apart"), refused], False
+
+
+def _attested(attestation: Mapping[str, str]) -> list[Check]:
+    return [Check(name, "ok", answer) for name, answer in attestation.items()]
+
+
+def _try_limits() -> list[Check]:
+    """Which limits a cgroup would hold, one made for real and removed."""
+    held = hold(Limits(memory=1 << 30, processes=64), f"skep-{os.getpid()}-probe")
+    release(held)
+    checks: list[Check] = []
+    for name, answer in held.layers.items():
+        if answer is True:
+            checks.append(Check(f"limit-{name}", "ok", "held by a cgroup"))
+        elif name == "processes" and os.geteuid() != 0:
+            checks.append(Check(f"limit-{name}", "ok", f"held by an rlimit; {answer}"))
+        else:
+            instead = "each process is held on its own" if name == "memory" else "root is not held"
+            checks.append(Check(f"limit-{name}", "warn", f"{instead}: {answer}", DELEGATE))
+    return checks
 
 
 def _boundary(workspace: str, *, filtered: bool) -> Boundary:
@@ -72,11 +123,22 @@ def _boundary(workspace: str, *, filtered: bool) -> Boundary:
     )
 
 
-def _try(path: str, facts: HostFacts, workspace: str, name: str, *, transparent: bool, proxied: bool) -> Check:
+def _try(
+    path: str,
+    facts: HostFacts,
+    workspace: str,
+    name: str,
+    *,
+    transparent: bool,
+    proxied: bool,
+    apart: bool = True,
+) -> tuple[Check, dict[str, str]]:
     boundary = _boundary(workspace, filtered=proxied)
     handed = _Handed() if proxied else None
     try:
-        launch = compile(boundary, ["true"], facts=facts, bwrap=path, proxied=proxied, transparent=transparent)
+        launch = compile(
+            boundary, ["true"], facts=facts, bwrap=path, proxied=proxied, transparent=transparent, apart=apart
+        )
         sandbox = spawn(
             launch,
             proxy=handed.theirs if handed else None,
@@ -89,23 +151,25 @@ def _try(path: str, facts: HostFacts, workspace: str, name: str, *, transparent:
             handed.answer()
         ended = sandbox.wait()
     except BackendUnavailable as error:
-        return Check(error.check if error.check != "bwrap" else name, "fail", error.problem, error.fix)
+        return Check(error.check if error.check != "bwrap" else name, "fail", error.problem, error.fix), {}
     finally:
         if handed:
             handed.close()
     if ended.notes:
-        return Check(name, "warn", "; ".join(ended.notes.values()))
+        return Check(name, "warn", "; ".join(ended.notes.values())), ended.attestation
     if ended.exit_code != 0:
-        return Check(name, "fail", f"`true` ended with {ended.exit_code} {ended.limit or ''}".strip())
-    return Check(name, "ok", ", ".join(f"{key}: {value}" for key, value in ended.attestation.items()))
+        return Check(name, "fail", f"`true` ended with {ended.exit_code} {ended.limit or ''}".strip()), {}
+    return Check(name, "ok", "the launch of production ran `true`"), ended.attestation
 
 
-def _try_egress(path: str, facts: HostFacts, workspace: str) -> Check:
+def _try_egress(path: str, facts: HostFacts, workspace: str, *, apart: bool) -> Check:
     """Transparent egress; where the kernel refuses it, explicit proxying, which then is a warning."""
-    first = _try(path, facts, workspace, "egress", transparent=True, proxied=True)
+    first, _ = _try(path, facts, workspace, "egress", transparent=True, proxied=True, apart=apart)
+    if first.status == "ok" and apart:
+        return Check("egress", "ok", "every program reaches the proxy, whether it knows one or not")
     if first.status != "fail":
-        return first
-    second = _try(path, facts, workspace, "egress", transparent=False, proxied=True)
+        return Check("egress", "warn", f"only programs that know a proxy are served: {first.detail}", APPARMOR_FIX)
+    second, _ = _try(path, facts, workspace, "egress", transparent=False, proxied=True, apart=apart)
     if second.status == "fail":
         return second
     return Check("egress", "warn", f"only programs that know a proxy are served: {first.detail}", first.fix)
@@ -136,3 +200,66 @@ class _Handed:
     def close(self) -> None:
         self.ours.close()
         self.theirs.close()
+
+
+def overlay_bwrap(lower: str, folder: str, *, environ: Mapping[str, str], untrusted: Sequence[str] = ()) -> str:
+    """The path of a bwrap that can lay a layer of ours over `lower`: the one on PATH, else the bundled one.
+
+    Tried for real, with layers in `folder`, which must be on the file system of those to come; what is written there is
+    the caller's to remove. Raises BackendUnavailable with why there is none: bwrap knows no overlays, the kernel
+    refuses them here, or the files belong to another user and could not be copied up.
+    """
+    if os.stat(lower).st_uid != os.geteuid():
+        raise BackendUnavailable(f"{lower} belongs to another user", check="overlay")
+    found = [find_bwrap(environ=environ, untrusted=untrusted)]
+    bundled = bundled_bwrap()
+    if bundled is not None and bundled not in found:
+        found.append(bundled)
+    problems: list[str] = []
+    for number, path in enumerate(found):
+        problem = _try_overlay(path, lower, os.path.join(folder, str(number)), environ)
+        if problem is None:
+            return path
+        problems.append(problem)
+    raise BackendUnavailable("; ".join(dict.fromkeys(problems)), check="overlay")
+
+
+def _try_overlay(bwrap: str, lower: str, folder: str, environ: Mapping[str, str]) -> str | None:
+    """Why an overlay cannot be had of this bwrap; None when it can."""
+    import subprocess
+
+    upper, work = os.path.join(folder, "upper"), os.path.join(folder, "work")
+    os.makedirs(upper)
+    os.mkdir(work)
+    words = [bwrap, "--unshare-user", "--uid", "0", "--gid", "0", "--die-with-parent", "--ro-bind", "/", "/"]
+    words += ["--overlay-src", lower, "--overlay", upper, work, lower, "--", "sh", "-c", OVERLAY_TRIAL, "sh"]
+    try:
+        done = subprocess.run(
+            [*words, lower, _small_file(lower)],
+            env={"PATH": environ.get("PATH", os.defpath), "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=OVERLAY_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"{bwrap}: {error}"
+    if done.returncode == 0:
+        return None
+    said = done.stderr.decode(errors="backslashreplace").strip().splitlines()
+    if any("Unknown option" in line for line in said):
+        return f"{bwrap} knows no overlays"
+    return f"{bwrap}: {said[0] if said else f'exit status {done.returncode}'}"
+
+
+def _small_file(folder: str) -> str:
+    """The name of the smallest regular file among the first entries; empty when there is none."""
+    best, size = "", 1 << 20
+    with os.scandir(folder) as entries:
+        for number, entry in enumerate(entries):
+            if number == SAMPLED:
+                break
+            info = entry.stat(follow_symlinks=False)
+            if stat.S_ISREG(info.st_mode) and info.st_size < size and "\n" not in entry.name:
+                best, size = entry.name, info.st_size
+    return best

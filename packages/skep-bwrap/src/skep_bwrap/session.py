@@ -18,7 +18,7 @@ from .find import find_bwrap
 from .relay import Stdio
 from .spawn import Ended, Sandbox, spawn
 
-LAUNCHES_FOR_SOCKETS = 4
+LAUNCHES_FOR_SOCKETS = 8
 """Launches before a busy host, whose sockets come and go between the look and the mount, is given up on."""
 
 

@@ -193,20 +193,22 @@ NOTHING, VOID = b"/run/skep/nothing", b"/run/skep/void"
 
 
 def cover(records: List[bytes]) -> None:
-    """Mounts that bwrap was not asked for since there are too many: hidden and protected paths, each `KIND PATH`."""
+    """Mounts that bwrap was not asked for, since there are too many or their places may be gone: each `KIND PATH`."""
     mount = c_function("mount")
     for record in records:
         kind, _, path = record.partition(b" ")
         if kind == b"pin":
             source, flags = path, MS_BIND | MS_REC
         else:
-            source, flags = {b"file": NOTHING, b"dir": VOID, b"keep": path}[kind], MS_BIND
+            source, flags = {b"file": NOTHING, b"socket": NOTHING, b"dir": VOID, b"keep": path}[kind], MS_BIND
         try:
             checked(mount(source, path, None, flags, None), os.fsdecode(path))
             if kind == b"keep":
                 flags = os.statvfs(path).f_flag & KEPT_FLAGS | MS_REMOUNT | MS_BIND | MS_RDONLY
                 checked(mount(None, path, None, flags, None), os.fsdecode(path))
         except OSError as error:
+            if kind == b"socket" and error.errno in (errno.ENOENT, errno.ENOTDIR):
+                continue  # gone, or replaced by a folder
             raise Refused("%s cannot be covered" % error) from None
 
 
