@@ -42,7 +42,9 @@ class Relay:
         self.failure: OSError | None = None
 
     def start(self) -> None:
-        self._thread.start()
+        """What the worker says is taken from now on; called again when a launch is made again."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def finish(self) -> None:
         """Everything written so far is in the log. Who still holds the other end is not waited for."""
