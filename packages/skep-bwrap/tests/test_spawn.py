@@ -76,11 +76,17 @@ def test_a_worker_may_handle_a_signal(box: Box) -> None:
     assert sandbox.wait().exit_code == 9
 
 
-def test_a_signal_before_the_worker_runs_ends_the_launch(box: Box) -> None:
+@pytest.mark.parametrize("threads", [False, True], ids=["forked", "executed"])
+def test_a_signal_before_the_worker_runs_ends_the_launch(box: Box, threads: bool) -> None:
+    over = threading.Event()
+    other = threading.Thread(target=over.wait, daemon=True)
+    if threads:  # the guardian is a program then, and the order is there before it has read its plan
+        other.start()
     for _ in range(5):
         sandbox = start(box, ["sleep", "60"])
         sandbox.signal(signal.SIGTERM)
         assert sandbox.wait().exit_code in (143, 137)
+    over.set()
 
 
 def test_signals_the_caller_ignores_are_ignored_by_the_worker_and_others_are_not(box: Box) -> None:

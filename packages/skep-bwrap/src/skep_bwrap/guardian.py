@@ -8,7 +8,7 @@ included. It speaks over one socket, the lifeline:
                end-of-file: whoever asked for the sandbox is dead, so end it
     from it    `stopped SIGNAL`, `limit NAME`, `exit STATUS` (all is gone then), each a line
 
-It runs forked from a single-threaded caller, or as a program of its own (`python3 -I -S guardian.py FD`) for callers
+It runs forked from a single-threaded caller, or as a program of its own (`python3 -I -S guardian.py FD SIZE`) for callers
 with threads; both read the same plan. So it imports little, and nothing that is not in the standard library.
 """
 
@@ -359,14 +359,14 @@ def guard(plan: bytes, lifeline: int) -> None:
 
 
 def main() -> None:
-    lifeline = int(sys.argv[1])
-    data = bytearray()
-    while not data.endswith(b"\0\0"):
-        block = os.read(lifeline, 65536)
+    lifeline, size = int(sys.argv[1]), int(sys.argv[2])
+    plan = b""
+    while len(plan) < size:  # and no more: orders may follow at once
+        block = os.read(lifeline, size - len(plan))
         if not block:
             os._exit(1)
-        data += block
-    guard(bytes(data), lifeline)
+        plan += block
+    guard(plan, lifeline)
 
 
 if __name__ == "__main__":

@@ -409,7 +409,7 @@ def _start_guardian(plan: bytes, needed: list[int]) -> tuple[_socket.socket, Cal
             if pid == 0:
                 guardian.guard(plan, its_fd)
         else:
-            pid = _run_guardian(its_fd, needed)
+            pid = _run_guardian(its_fd, len(plan), needed)
             ours.sendall(plan)
     except BaseException:
         ours.close()
@@ -421,12 +421,12 @@ def _start_guardian(plan: bytes, needed: list[int]) -> tuple[_socket.socket, Cal
     return ours, lambda: _reap(pid)
 
 
-def _run_guardian(lifeline: int, needed: list[int]) -> int:
+def _run_guardian(lifeline: int, size: int, needed: list[int]) -> int:
     import subprocess
     import sys
 
     process = subprocess.Popen(
-        [os.path.realpath(sys.executable), "-I", "-S", guardian.__file__, str(lifeline)],
+        [os.path.realpath(sys.executable), "-I", "-S", guardian.__file__, str(lifeline), str(size)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[lifeline, *needed],
