@@ -209,6 +209,30 @@ def test_descriptors_beside_a_plain_request_are_closed(setup: Setup, rules: Rule
         assert wait_until(lambda: refused(address))
 
 
+def test_nothing_is_left_of_a_client_that_went_away_before_the_answer(
+    setup: Setup, rules: Rules, tmp_path: Path
+) -> None:
+    path = tmp_path / "proxy.sock"
+    setup.proxy.listen_unix(path, rules)
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX) as control, listener() as mine:
+            control.connect(str(path))
+            address = mine.getsockname()
+            hand_over(control, [("proxy", mine)])
+        assert wait_until(lambda address=address: refused(address))
+    assert setup.proxy.stats().faults == 0
+
+
+def test_request_on_a_unix_socket_that_one_read_does_not_hold(setup: Setup, rules: Rules, tmp_path: Path) -> None:
+    path = tmp_path / "proxy.sock"
+    setup.proxy.listen_unix(path, rules)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.settimeout(5)
+        client.sendall(b"GET http://bad.test/ HTTP/1.0\r\nX: " + b"x" * 80000)
+        assert b" 431 " in read_all(client)
+
+
 def refused(address: tuple[str, int]) -> bool:
     try:
         socket.create_connection(address, 5).close()

@@ -103,17 +103,15 @@ class Handoff:
         """Continue with a registered connection of which something has been read."""
         self.engine.loop.handle(self.sock.fileno(), self._on_ready)
         self.buffer, self.fds = data, fds
-        try:
-            self._advance()
-        except Refused as refused:
-            self._refuse(refused)
-            return
-        self._on_ready(READ)
+        self.engine.loop.call(self._go_on)
 
     def _on_ready(self, mask: int) -> None:
-        if not mask & READ:
-            return
+        if mask & READ:
+            self._go_on()
+
+    def _go_on(self) -> None:
         try:
+            self._advance()
             while not self.closed:
                 data, fds = receive(self.sock, MAX_LINE)
                 if not data:

@@ -100,7 +100,8 @@ class Session:
             return
         close_all(fds)
         self.engine.loop.handle(self.client.fileno(), self._on_request)
-        self._received(data)
+        if not self._received(data):
+            self._on_request(READ)  # what has come meanwhile, or did not fit, is not told again
 
     def _on_request(self, mask: int) -> None:
         if not mask & READ:
