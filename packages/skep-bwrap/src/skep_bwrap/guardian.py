@@ -8,8 +8,8 @@ included. It speaks over one socket, the lifeline:
                end-of-file: whoever asked for the sandbox is dead, so end it
     from it    `stopped SIGNAL`, `limit NAME`, `exit STATUS` (all is gone then), each a line
 
-It runs forked from a single-threaded caller, or as a program of its own (`python3 -I -S guardian.py FD SIZE`) for callers
-with threads; both read the same plan. So it imports little, and nothing that is not in the standard library.
+It runs forked from a single-threaded caller, or as a program of its own (`python3 -I -S guardian.py FD SIZE`) for
+callers with threads; both read the same plan. So it imports little, and nothing that is not in the standard library.
 """
 
 from __future__ import annotations
