@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +111,28 @@ def test_a_results_folder_is_read_within_bounds(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert results.text(str(tmp_path), "pipe") is None and results.text(str(tmp_path), "absent") is None
     assert results.listing(str(tmp_path / "absent")).items == ()
+
+
+def test_what_a_worker_does_to_its_results_folder_stops_no_review(tmp_path: Path) -> None:
+    (tmp_path / "summary.md").mkdir()
+    (tmp_path / "summary.txt").write_text("fine")
+    assert results.text(str(tmp_path), "summary.md") is None
+    assert results.summary(str(tmp_path)) == "fine"
+    folder = Path(tempfile.mkdtemp(dir="/tmp"))
+    (folder / "inside").touch()
+    folder.chmod(0o444)
+    root = os.geteuid() == 0  # whom no mode stops
+    if root:
+        os.chown(folder, 65534, 65534)
+        os.seteuid(65534)
+    try:
+        found = results.listing(str(folder))
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o700)
+        shutil.rmtree(folder)
+    assert [(item.path, item.kind, item.detail) for item in found.items] == [("inside", "other", "in a closed folder")]
 
 
 def test_a_record_that_does_not_hold_is_shown_so(state: Path, repo: Path) -> None:

@@ -4,6 +4,7 @@ bounded.
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 from typing import Literal
@@ -13,6 +14,8 @@ import msgspec
 from .listing import kind_of
 
 MAX_ENTRIES = 500
+MAX_NAMES = 10_000
+"""Names of one folder that are sorted; a worker can make millions."""
 MAX_DEPTH = 8
 MAX_TEXT = 16 << 10
 """Bytes of a text that is shown."""
@@ -52,11 +55,16 @@ def listing(folder: str) -> Results:
 
 def _walk(folder: int, prefix: str, depth: int, items: list[Item]) -> bool:
     """Whether everything was listed."""
-    for name in sorted(os.listdir(folder)):
+    names, whole = _names(folder)
+    for name in names:
         if len(items) >= MAX_ENTRIES:
             return False
         path = prefix + name
-        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        try:
+            info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except OSError:
+            items.append(Item(path, "other", 0, "in a closed folder"))
+            continue
         if stat.S_ISREG(info.st_mode):
             items.append(Item(path, "file", info.st_size))
         elif stat.S_ISLNK(info.st_mode):
@@ -67,7 +75,14 @@ def _walk(folder: int, prefix: str, depth: int, items: list[Item]) -> bool:
                 return False
         else:
             items.append(Item(path, "other", 0, f"a {kind_of(info.st_mode)}"))
-    return True
+    return whole
+
+
+def _names(folder: int) -> tuple[list[str], bool]:
+    """Names in a folder, sorted, and whether those are all; of many, the ones the file system tells first."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in itertools.islice(entries, MAX_NAMES + 1)]
+    return sorted(names[:MAX_NAMES]), len(names) <= MAX_NAMES
 
 
 def _enter(folder: int, name: str, path: str, depth: int, items: list[Item]) -> bool:
@@ -95,10 +110,12 @@ def text(folder: str, name: str) -> str | None:
         return None
     finally:
         os.close(top)
-    with os.fdopen(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return None
-        return file.read(MAX_TEXT).decode(errors="surrogateescape")
+        return os.read(fd, MAX_TEXT).decode(errors="surrogateescape")
+    finally:
+        os.close(fd)
 
 
 def summary(folder: str) -> str | None:
