@@ -11,8 +11,8 @@ It speaks over one socket, the lifeline, as the guardian of the Linux backend do
                end-of-file: whoever asked for the sandbox is dead, so end it
     from it    `stopped SIGNAL`, `limit wall`, `left NUMBER` (that could not be ended), `exit STATUS`, each a line
 
-Run as `python -I -S guardian.py FD`; the plan comes first on FD, NUL-terminated `key=value` records with an empty one
-at the end: argv (many), keep (descriptors of the child, many), stdin, stdout, stderr, terminal (its controlling
+Run as `python -I -S guardian.py FD SIZE`; the plan of SIZE bytes comes first on FD, NUL-terminated `key=value` records
+with an empty one at the end: argv (many), keep (descriptors of the child, many), stdin, stdout, stderr, terminal (its controlling
 terminal, maybe none), marker, wall (seconds). Stdlib only.
 """
 
@@ -219,16 +219,16 @@ class Guardian:
 
 
 def main() -> None:
-    lifeline = int(sys.argv[1])
-    data = bytearray()
-    while not data.endswith(b"\0\0"):
-        block = os.read(lifeline, 65536)
+    lifeline, size = int(sys.argv[1]), int(sys.argv[2])
+    plan = b""
+    while len(plan) < size:  # and no more: orders may follow at once
+        block = os.read(lifeline, size - len(plan))
         if not block:
             os._exit(1)
-        data += block
+        plan += block
     code = 0
     try:
-        Guardian(Plan(bytes(data)), lifeline).run()
+        Guardian(Plan(plan), lifeline).run()
     except BaseException as error:
         os.write(lifeline, f"failed {type(error).__name__}: {error}\n".encode(errors="replace"))
         code = 1

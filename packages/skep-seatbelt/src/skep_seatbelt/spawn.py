@@ -215,8 +215,9 @@ def spawn(
             marker=[MARKER + tag],
             wall=[] if wall is None else [wall],
         )
+        program = os.path.join(os.path.dirname(__file__), "guardian.py")
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", os.path.join(os.path.dirname(__file__), "guardian.py"), str(kept[1])],
+            [sys.executable, "-I", "-S", program, str(kept[1]), str(len(plan))],
             pass_fds=(*kept, stdin, stdout, *(() if terminal is None else (terminal,))),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
