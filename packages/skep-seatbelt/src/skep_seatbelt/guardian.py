@@ -12,8 +12,8 @@ It speaks over one socket, the lifeline, as the guardian of the Linux backend do
     from it    `stopped SIGNAL`, `limit wall`, `left NUMBER` (that could not be ended), `exit STATUS`, each a line
 
 Run as `python -I -S guardian.py FD SIZE`; the plan of SIZE bytes comes first on FD, NUL-terminated `key=value` records
-with an empty one at the end: argv (many), keep (descriptors of the child, many), stdin, stdout, stderr, terminal (its controlling
-terminal, maybe none), marker, wall (seconds). Stdlib only.
+with an empty one at the end: argv (many), keep (descriptors of the child, many), stdin, stdout, stderr, terminal (its
+controlling terminal, maybe none), marker, wall (seconds). Stdlib only.
 """
 
 from __future__ import annotations
