@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from skep_policy import Access, Boundary, PolicyError, appeared
+from skep_policy import Access, Boundary, PolicyError, Watched, appeared
 from skep_policy.gitconfig import parse
 
 from .world import Link, World
@@ -380,9 +381,99 @@ def test_a_new_repository_that_says_more_is_to_be_quarantined(world: World, what
 
 
 @pytest.mark.parametrize("what", PLANTED)
-def test_a_new_bare_repository_that_says_more_loses_its_configuration(world: World, what: str) -> None:
+def test_a_new_bare_repository_that_says_more_loses_what_makes_it_one(world: World, what: str) -> None:
     content = {f"a/b/{name}": text for name, text in (HEAD | PLANTED[what]).items()}
-    assert planted(world, content) == {"a/b/config": True}
+    assert planted(world, content) == {"a/b/HEAD": True}
+
+
+def test_a_bare_repository_beside_a_git_folder_that_is_none_is_found(world: World) -> None:
+    content = {f"a/{name}": text for name, text in (HEAD | PLANTED["fsmonitor"]).items()}
+    assert planted(world, content | {"a/.git": None}) == {"a/.git": False, "a/HEAD": True}
+
+
+def test_a_bare_repository_may_have_its_objects_elsewhere(world: World) -> None:
+    content: dict[str, str | Link | None] = {"a/HEAD": "ref: refs/heads/main", "a/commondir": "x"}
+    content |= {"a/x/config": "[core]fsmonitor=touch /x", "a/x/objects": None, "a/x/refs": None}
+    assert planted(world, content) == {"a/HEAD": True}
+
+
+EVIL: dict[str, str | Link | None] = {"HEAD": "x", "config": "[core]fsmonitor=touch /x", "objects": None, "refs": None}
+
+
+def test_a_repository_is_found_however_many_folders_lie_before_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = {f"{n}": None for n in range(10_100)} | {f"0/1/.git/{name}": text for name, text in EVIL.items()}
+    assert planted(world, content) == {"0/1/.git": True}
+    monkeypatch.setattr("skep_policy.aftermath.MAX_LOOKED", 3)
+    assert any("could not be looked into" in found.reason for found in appeared(world.resolve()))
+
+
+@pytest.mark.parametrize("place", ["a/objects/x", ".vscode/x", "a/refs"])
+def test_no_name_is_a_place_to_hide_a_repository_behind(world: World, place: str) -> None:
+    around: dict[str, str | Link | None] = {"a/HEAD": "ref: refs/heads/main", "a/objects": None, "a/refs": None}
+    found = planted(world, around | {f"{place}/.git/{name}": text for name, text in EVIL.items()})
+    assert found[f"{place}/.git"]
+
+
+def test_dependencies_are_looked_into_when_they_may_have_been_made_submodules(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository(world.repo)
+    evil = {f"node_modules/new/.git/{name}": text for name, text in EVIL.items()}
+    assert planted(world, evil | {"node_modules/plain/.git": None, "node_modules/x/.envrc": "x"}) == {}
+    boundary = world.resolve("[filesystem]\ngit = true")
+    assert [found.path for found in appeared(boundary)] == [f"{world.repo}/node_modules/new/.git"]
+    monkeypatch.setattr("skep_policy.aftermath._LOADED", time.time_ns() + 10**12)
+    assert appeared(boundary) == ()  # it was there before
+
+
+def test_a_new_git_folder_of_a_submodule_is_looked_at(world: World) -> None:
+    repository(world.repo)
+    boundary = world.resolve("[filesystem]\ngit = true")
+    modules = {
+        "evil": EVIL,
+        "hook": {"HEAD": "x", "config": CLEAN, "hooks/post-checkout": "x"},
+        "away": {"HEAD": "x", "config": CLEAN + "[core]\nworktree = /home"},
+        "own": {"HEAD": "x", "config": CLEAN + "[core]\nworktree = ../../hooks"},
+        "deep/plain": {"HEAD": "x", "config": CLEAN + "[core]\nworktree = ../../../../lib"},
+    }
+    for name, content in modules.items():
+        world.add({f"home/repo/.git/modules/{name}/{part}": text for part, text in content.items()})
+    found = {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary)}
+    assert found == {f".git/modules/{name}": True for name in ("away", "evil", "hook", "own")}
+    assert appeared(world.resolve("[filesystem]\ngit = true")) == ()
+
+
+def test_a_path_that_is_too_long_to_be_looked_at_fails_nothing(world: World) -> None:
+    boundary = world.resolve()
+    world.add({f"home/repo/a/.git/{name}": text for name, text in EVIL.items()})
+    folder = os.open(world.repo, os.O_RDONLY)
+    length = len(str(world.repo))
+    while length < 4095 - 5:
+        name = "x" * min(200, 4095 - 6 - length)
+        os.mkdir(name, dir_fd=folder)
+        deeper = os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder, length = deeper, length + 1 + len(name)
+    os.mkdir(".git", dir_fd=folder)
+    os.close(folder)
+    assert Watched(f"{world.repo}/a/.git", appeared(boundary)[0].reason, True) in appeared(boundary)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root lists everything")
+def test_a_folder_closed_for_listing_is_told_and_what_can_be_named_in_it_found(world: World) -> None:
+    boundary = world.resolve()
+    world.add({f"home/repo/a/.git/{name}": text for name, text in EVIL.items()} | {"home/repo/b/f": "x"})
+    (world.repo / "a").chmod(0o311)
+    (world.repo / "b").chmod(0)
+    try:
+        found = {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary)}
+        assert found == {"a": False, "a/.git": True, "b": False}
+        assert appeared(world.resolve()) == ()
+    finally:
+        (world.repo / "a").chmod(0o755)
+        (world.repo / "b").chmod(0o755)
 
 
 def test_a_pointer_or_a_link_where_a_repository_belongs_is_to_be_quarantined(world: World) -> None:

@@ -6,59 +6,145 @@ found by the walk that found the old ones before the launch, and what was known 
 A new repository is the most dangerous thing a worker can leave: git of the host runs what its configuration says as
 soon as a shell prompt, an editor or the repository around it asks for its status. One that holds nothing but what
 `git init` and `git clone` write is reported; any other is to be moved away.
+
+The worker knows all this and has had time: it may bury what it leaves below a hundred thousand folders, close a folder
+for listing, or make paths longer than can be asked for. So this walk goes much further than the one before, tells what
+it could not look into, and never fails.
 """
 
 from __future__ import annotations
 
-from .boundary import Boundary, Watched
+import time  # noqa: TID251 (when this was loaded, and nothing else)
+
+from .boundary import Access, Boundary, Watched
 from .builtin import project_entries
+from .errors import PolicyError
+from .git import OPENED
 from .gitconfig import MAX_FILE, parse
 from .paths import Tree
-from .patterns import MAX_FOLDERS, survey
+from .patterns import SKIPPED, UNSEEN, survey
 
-_POINTERS = ("commondir", "config.worktree", "gitdir", "modules", "worktrees", "objects/info/alternates", "remotes")
-"""What leads git elsewhere; a repository that was made a moment ago has none of it."""
+MAX_LOOKED = 1_000_000
+"""Folders looked into, in ten seconds or so."""
+
+_POINTERS = (
+    *("commondir", "config.worktree", "gitdir", "modules", "worktrees", "objects/info/alternates", "remotes"),
+    *("info/attributes", "rebase-merge", "rebase-apply", "sequencer"),
+)
+"""What leads git elsewhere, or on with what was begun; a repository that was made a moment ago has none of it."""
+
+_LOADED = time.time_ns() - 10**9
+"""Before any launch of this process, with room for the coarse clock that stamps files."""
 
 
 def appeared(boundary: Boundary) -> tuple[Watched, ...]:
     """What was not there when the boundary was made, sorted. Nothing when the workspace is a run's copy: nobody
-    works in it.
+    works in it. Never raises PolicyError.
     """
     if boundary.workspace in boundary.mapped:
         return ()
     tree = Tree()
     reasons = project_entries()
+    git = _may_commit(boundary)
+    names = frozenset(reasons) | {".git"}
+    seen = survey(boundary.workspace, names, tree, limit=MAX_LOOKED, skipped=frozenset() if git else SKIPPED)
     known = set(boundary.known)
-    seen = survey(boundary.workspace, frozenset(reasons) | {".git"}, tree, limit=MAX_FOLDERS)
-    found: list[Watched] = []
+    found = [
+        Watched(path, "a folder that could not be looked into; what is in it may be run by git of the host")
+        for path in seen.closed
+        if path not in known
+    ]
     for path in seen.paths():
-        if path in known:
+        inside = not SKIPPED.isdisjoint(path[len(boundary.workspace) :].split("/"))
+        if path in known or ((inside or UNSEEN in known) and not _is_new(path, tree)):
             continue
         name = path.rpartition("/")[2]
-        if name == ".git":
-            found.append(_repository(path, tree))
-        elif name in reasons:
+        if name in reasons and not inside:
             found.append(Watched(path, reasons[name]))
-        elif not _is_harmless(path, tree):
-            found.append(Watched(f"{path}/config", "a bare repository that was not there, and its configuration", True))
+        elif name == ".git" and not (inside and _is_plain(path, tree)):
+            found.append(_repository(path, tree))
+        elif name not in reasons and name != ".git" and not _is_harmless(path, tree):
+            reason = "a bare repository that was not there; git of the host would run what it says"
+            found.append(Watched(f"{path}/HEAD", reason, True))  # it is none without
+    for git_dir in git:
+        found += _modules(git_dir, boundary, tree)
     return tuple(sorted(found))
 
 
+def _may_commit(boundary: Boundary) -> list[str]:
+    """The git folders of the workspace whose index the worker could write, and so what their submodules are."""
+    candidates = [
+        f"{boundary.workspace}/.git",
+        *(path for path in boundary.known if path.endswith("/.git")),
+        *(root.path for root in boundary.roots if root.reason == OPENED),
+    ]
+    return [path for path in candidates if boundary.access_to(f"{path}/index") == Access.WRITE]
+
+
+def _modules(git_dir: str, boundary: Boundary, tree: Tree) -> list[Watched]:
+    """Git folders of submodules that were not there. git of the host takes one over, hooks and all, when a
+    `.gitmodules` names it.
+    """
+    known = {rule.path for rule in boundary.protects}
+    found: list[Watched] = []
+    todo = [f"{git_dir}/modules"]
+    for _ in range(MAX_LOOKED):
+        if not todo:
+            return found
+        folder = todo.pop()
+        names = tree.entries(folder)
+        if names is None:
+            if _exists(folder, tree):
+                found.append(Watched(folder, "a folder of submodules that could not be looked into"))
+            continue
+        if "HEAD" in names:
+            new = f"{folder}/config" not in known
+            if new and not _is_harmless(folder, tree, work_tree=boundary.workspace):
+                found.append(Watched(folder, "the repository of a submodule that was not there", True))
+                continue
+            names = {name: is_folder for name, is_folder in names.items() if name == "modules"}
+        todo += [f"{folder}/{name}" for name, is_folder in names.items() if is_folder]
+    return [*found, Watched(todo[-1], "a folder of submodules that could not be looked into")]
+
+
+def _is_new(path: str, tree: Tree) -> bool:
+    """Has it changed since this process began? Asked only of what nobody had looked at before the launch."""
+    parts = ("", "/config", "/hooks", "/HEAD", *(f"/{name}" for name in _POINTERS))
+    return any(tree.changed(path + part) >= _LOADED for part in parts)
+
+
 def _repository(path: str, tree: Tree) -> Watched:
-    if tree.is_folder(path) and _is_harmless(path, tree):
+    if _is_plain(path, tree):
         return Watched(path, "a repository that was not there")
     return Watched(path, "a repository that was not there; git of the host would run or follow what it says", True)
 
 
-def _is_harmless(git_dir: str, tree: Tree) -> bool:
-    """Is there nothing in a git folder but what git puts there by itself?"""
-    if any(tree.exists(f"{git_dir}/{name}") for name in _POINTERS):
+def _is_plain(path: str, tree: Tree) -> bool:
+    return tree.is_folder(path) and _is_harmless(path, tree)
+
+
+def _exists(path: str, tree: Tree) -> bool:
+    """As good as there when it cannot be told."""
+    try:
+        return tree.exists(path)
+    except PolicyError:
+        return True
+
+
+def _is_harmless(git_dir: str, tree: Tree, *, work_tree: str | None = None) -> bool:
+    """Is there nothing in a git folder but what git puts there by itself? Below `work_tree` that of a submodule has its
+    own.
+    """
+    if any(_exists(f"{git_dir}/{name}", tree) for name in _POINTERS if name != "modules" or work_tree is None):
         return False
     hooks = f"{git_dir}/hooks"
-    if tree.exists(hooks) and not tree.is_folder(hooks):
-        return False
-    if any(not name.endswith(".sample") for name in tree.names(hooks)):
-        return False
+    if _exists(hooks, tree):
+        names = tree.entries(hooks) if tree.is_folder(hooks) else None
+        if names is None or any(not name.endswith(".sample") for name in names):
+            return False
     config = f"{git_dir}/config"
     text = tree.read(config, MAX_FILE)
-    return parse(text).is_harmless() if text is not None else not tree.exists(config)
+    if text is None:
+        return not _exists(config, tree)
+    said = parse(text)
+    return said.is_harmless() if work_tree is None else said.is_harmless_below(work_tree, git_dir)

@@ -35,6 +35,9 @@ MAX_INCLUDES = 20
 MAX_MODULES = 2000
 """Folders looked into below `modules`, whose names may have slashes."""
 
+OPENED = "git is allowed here"
+"""The reason of a root that is a repository's."""
+
 _READ_ONLY = "git of the host runs what its configuration and hooks say"
 
 # Of a git folder that is otherwise writable. The value says why, for people.
@@ -259,8 +262,7 @@ class Guarding:
 
     def _root(self, place: Place) -> None:
         if place.kind != "absent" and not place.blocked:
-            reason = "git is allowed here"
-            self.guard.roots.append(PathRule(place.path, Access.WRITE, place.kind, reason, self.source))
+            self.guard.roots.append(PathRule(place.path, Access.WRITE, place.kind, OPENED, self.source))
 
     def _protect_or_watch(self, path: str, reason: str) -> None:
         place = self.tree.place(path)

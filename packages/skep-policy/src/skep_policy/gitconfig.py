@@ -80,6 +80,18 @@ class Configuration(msgspec.Struct, frozen=True):
             for setting in self.settings
         )
 
+    def is_harmless_below(self, folder: str, git_dir: str) -> bool:
+        """The same for a git folder of a submodule, whose work tree may be below a folder."""
+        import posixpath
+
+        rest = Configuration(tuple(item for item in self.settings if item.name != "core.worktree"), self.whole)
+        places = [
+            posixpath.normpath(f"{git_dir}/{item.value}") for item in self.settings if item.name == "core.worktree"
+        ]
+        return rest.is_harmless() and all(
+            place.startswith(f"{folder.rstrip('/')}/") and ".git" not in place.split("/") for place in places
+        )
+
 
 def parse(text: str) -> Configuration:
     """The configuration a text means to git. Never raises."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -127,13 +127,33 @@ class Tree:
         except OSError:
             return []
 
-    def entries(self, folder: str) -> dict[str, bool]:
-        """Name -> whether it is a folder and no link, of what stands in a folder; none when it cannot be listed."""
+    def entries(self, folder: str) -> dict[str, bool] | None:
+        """Name -> whether it is a folder and no link, of what stands in a folder; None when it cannot be listed."""
         try:
             with os.scandir(self.host(folder)) as entries:
                 return {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
         except OSError:
-            return {}
+            return None
+
+    def entries_called(self, folder: str, names: Iterable[str]) -> dict[str, bool]:
+        """The same for these names only, of a folder that cannot be listed: it may be searched all the same."""
+        found: dict[str, bool] = {}
+        for name in names:
+            try:
+                info = os.lstat(f"{self.host(folder)}/{name}")
+            except OSError:
+                continue
+            found[name] = stat.S_ISDIR(info.st_mode)
+        return found
+
+    def changed(self, path: str) -> int:
+        """When what stands at a path was changed last, in nanoseconds of a clock nobody can set back; 0 when nothing
+        does.
+        """
+        try:
+            return os.lstat(self.host(path)).st_ctime_ns
+        except OSError:
+            return 0
 
     def exists(self, path: str) -> bool:
         """True for whatever stands at a path, a link that leads nowhere included."""

@@ -8,6 +8,7 @@ are not followed on the way; a link that matches is.
 from __future__ import annotations
 
 import re
+from collections.abc import Set
 
 import msgspec
 
@@ -88,23 +89,25 @@ def _name(part: str) -> re.Pattern[str]:
 
 class Survey(msgspec.Struct, frozen=True):
     """What a walk of a folder found: entries with one of the names asked for, folders that are bare git repositories,
-    and whether every folder was looked into.
+    folders that cannot be listed, and whether every other one was looked into.
     """
 
     entries: list[tuple[str, str]]
     bare: list[str]
+    closed: list[str]
     complete: bool
 
     def paths(self) -> list[str]:
         return [*(f"{folder}/{name}" for folder, name in self.entries), *self.bare]
 
 
-def survey(top: str, names: frozenset[str], tree: Tree, *, limit: int) -> Survey:
-    """Look below a folder, breadth first, for entries with one of the names (those of the folder itself left out). What
-    has one of the names is not entered, nor are links, the objects of bare repositories and `SKIPPED`.
+def survey(top: str, names: frozenset[str], tree: Tree, *, limit: int, skipped: Set[str] | None = None) -> Survey:
+    """Look below a folder, breadth first, for entries with one of the names (those of the folder itself left out).
+    Links and `.git` are not entered, nor what is `skipped`: by default `SKIPPED` and the objects of bare repositories.
     """
     found: list[tuple[str, str]] = []
     bare: list[str] = []
+    closed: list[str] = []
     todo = [top]
     looked = 0
     while todo:
@@ -112,21 +115,24 @@ def survey(top: str, names: frozenset[str], tree: Tree, *, limit: int) -> Survey
         for folder in todo:
             looked += 1
             if looked > limit:
-                return Survey(found, bare, False)
+                return Survey(sorted(found), sorted(bare), [*closed, folder], False)
             entries = tree.entries(folder)
-            skipped = names | SKIPPED
-            if entries.keys() >= _BARE and ".git" not in entries:
+            if entries is None:
+                closed.append(folder)
+                entries = tree.entries_called(folder, names)
+            left = SKIPPED if skipped is None else skipped
+            if is_bare(entries.keys()):
                 bare.append(folder)
-                skipped |= _BARE  # the rest is looked into: three names must not be a place to hide behind
+                left = left | _BARE if skipped is None else left  # never more: names are easily had
             for name in entries.keys() & names if folder != top else ():
                 found.append((folder, name))
             following += [
                 f"{folder.rstrip('/')}/{name}"
                 for name, is_folder in entries.items()
-                if is_folder and name not in skipped
+                if is_folder and name != ".git" and name not in left
             ]
         todo = following
-    return Survey(sorted(found), sorted(bare), True)
+    return Survey(sorted(found), sorted(bare), closed, True)
 
 
 MAX_FOLDERS = 10_000
@@ -134,8 +140,17 @@ MAX_FOLDERS = 10_000
 looking.
 """
 
+UNSEEN = "..."
+"""Stands in `Boundary.known` for what was not looked into."""
+
 SKIPPED = frozenset(("node_modules", ".venv", "__pycache__", ".tox", ".nox"))
 """Folders of installed dependencies: nobody opens an editor or a repository there, and they are large."""
 
 _BARE = frozenset(("HEAD", "objects", "refs"))
-"""What makes a folder a repository to git."""
+
+
+def is_bare(names: Set[str]) -> bool:
+    """Is a folder with these entries a repository to git (setup.c, is_git_directory)? One with a `commondir` has its
+    objects and references elsewhere. A `.git` beside them does not count: git looks further when it is none.
+    """
+    return "HEAD" in names and ("commondir" in names or names >= _BARE)

@@ -17,7 +17,7 @@ from .errors import PolicyError
 from .git import Guarding
 from .layers import BUILT_IN
 from .paths import Place
-from .patterns import MAX_FOLDERS, survey
+from .patterns import MAX_FOLDERS, UNSEEN, survey
 from .scope import Scope
 
 RUN_FOLDER = "the run's own folder"
@@ -127,7 +127,7 @@ class Protects:
                 self._built_in(f"{folder}/{name}", entries[name])
         for folder in seen.bare:
             self.git.bare(folder)
-        self.known = sorted(seen.paths())
+        self.known = sorted({*seen.paths(), *seen.closed, *(() if seen.complete else (UNSEEN,))})
 
     def _user_git(self) -> None:
         config = self.scope.facts.xdg("CONFIG")
