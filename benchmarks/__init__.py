@@ -1,0 +1,1 @@
+"""How fast skep is, beside what people use instead, measured side by side in one run. See README.md."""

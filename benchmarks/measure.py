@@ -1,0 +1,139 @@
+"""Times of programs, and what processes cost: CPU seconds and proportional memory of a process with its descendants."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+SILENCE = ((os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0))
+
+
+class Broken(Exception):
+    """A candidate did not do what it was started for; the text says what it said or did."""
+
+
+def seconds_of(argv: Sequence[str], environ: Mapping[str, str], *, log: str) -> float:
+    """From posix_spawn to the end of a program that succeeds. `log` is a file for its errors. Raises Broken."""
+    errors = (os.POSIX_SPAWN_OPEN, 2, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    began = time.perf_counter()
+    pid = os.posix_spawn(argv[0], list(argv), environ, file_actions=[*SILENCE, errors])
+    _, status = os.waitpid(pid, 0)
+    took = time.perf_counter() - began
+    if status != 0:
+        raise Broken(f"{os.waitstatus_to_exitcode(status)}: {first_line(log)}")
+    return took
+
+
+def first_line(path: str) -> str:
+    """Of a text file; empty when it has none."""
+    with open(path, errors="replace") as file:
+        return file.readline(300).strip()
+
+
+def interleaved(
+    actions: Mapping[str, Callable[[], float]], rounds: int, *, seconds: float
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Every action once a round, so that what the machine does meanwhile meets all alike; at most `seconds` long in
+    all, but each at least once. Also: why the ones are missing that raised Broken in the first, uncounted round.
+    """
+    found: dict[str, list[float]] = {}
+    broken: dict[str, str] = {}
+    for name, action in actions.items():
+        try:
+            action()
+            found[name] = []
+        except Broken as problem:
+            broken[name] = str(problem)
+    end = time.monotonic() + seconds
+    for number in range(rounds):
+        if number and time.monotonic() > end:
+            break
+        for name, times in found.items():
+            times.append(actions[name]())
+    return found, broken
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def descendants(pid: int) -> list[int]:
+    """The process and all below it, parents first; those that are gone are left out."""
+    found = [pid]
+    for parent in found:
+        try:
+            for task in os.listdir(f"/proc/{parent}/task"):
+                with open(f"/proc/{parent}/task/{task}/children") as file:
+                    found += [int(child) for child in file.read().split()]
+        except OSError:
+            continue
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time so far of a process, its descendants, and the children they have waited for."""
+    total = 0
+    for one in descendants(pid):
+        try:
+            with open(f"/proc/{one}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        total += sum(int(field) for field in fields[11:15])  # utime stime cutime cstime, proc(5)
+    return total * TICK
+
+
+def pss(pids: Sequence[int]) -> int:
+    """Bytes of memory, what is shared divided among those who share it."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/smaps_rollup") as file:
+                total += next((int(line.split()[1]) for line in file if line.startswith("Pss:")), 0)
+        except OSError:
+            continue
+    return total * 1024
+
+
+def end(pid: int, *, patience: float = 5.0) -> None:
+    """A child of ours and all below it are gone: SIGTERM to it, and after `patience` seconds SIGKILL to each."""
+    below = descendants(pid)
+    try:
+        _kill(pid, signal.SIGTERM)
+        limit = time.monotonic() + patience
+        while not os.waitpid(pid, os.WNOHANG)[0]:
+            if time.monotonic() > limit:
+                _kill(pid, signal.SIGKILL)
+            time.sleep(0.01)
+    except ChildProcessError:
+        pass  # it has been waited for: it ended by itself
+    for one in below[1:]:
+        if _is_below(one, below):
+            _kill(one, signal.SIGKILL)
+
+
+def _is_below(pid: int, family: Sequence[int]) -> bool:
+    """Still a process of that family, adopted or not: its number was not given to another since."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            parent = int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return False
+    return parent in family or parent == 1
+
+
+def _kill(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
