@@ -15,6 +15,7 @@ from skep_policy.report import Egress, Report
 
 from . import policies
 from .flags import Flags
+from .reportfile import ReportFile
 from .session import Outcome, launch
 
 USAGE = 2
@@ -39,21 +40,21 @@ def execute(flags: Flags, command: list[str]) -> int:
         return complain(str(error))
     for line in (*policies.withheld_lines(policy, facts.cwd), *boundary.notes):
         complain(line)
-    report = -1
+    report: ReportFile | None = None
     try:
-        if flags.report is not None:  # before the worker, so that a report that cannot be written is told now
-            path = os.path.join(facts.cwd, flags.report)
-            report = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY, 0o666)
+        if flags.report is not None:
+            report = ReportFile(os.path.join(facts.cwd, flags.report), boundary)
         outcome = launch(boundary, command, quarantine=os.path.join(facts.state_dir, "quarantine", str(os.getpid())))
     except BackendUnavailable as error:
         return complain(str(error))
     except OSError as error:
         return complain(f"{error.filename or 'sandbox'}: {error.strerror or error}")
     status = TIMED_OUT if outcome.timed_out else outcome.exit_code
-    if report >= 0:
-        os.ftruncate(report, 0)
-        with open(report, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(as_report(outcome, status)), indent=2) + b"\n")
+    if report is not None:
+        try:
+            report.write(msgspec.json.format(msgspec.json.encode(as_report(outcome, status)), indent=2) + b"\n")
+        except OSError as error:  # what stands there may be the worker's
+            status = complain(f"{flags.report}: the report cannot be written: {error.strerror or error}")
     for line in closing_lines(outcome, command):
         complain(line)
     return status
@@ -88,7 +89,7 @@ def denial_lines(egress: Egress) -> list[str]:
     lines: list[str] = []
     for denied in egress.denied:
         times = f" ({denied.count} times)" if denied.count > 1 else ""
-        target = f"{denied.host}:{denied.port}"
+        target = f"[{denied.host}]:{denied.port}" if ":" in denied.host else f"{denied.host}:{denied.port}"
         shown = denied.host if denied.port in (80, 443) else target
         match denied.reason:
             case "not-listed":

@@ -1,0 +1,71 @@
+"""The file of `--report`, which may stand in a folder the worker writes.
+
+An earlier worker can have left a link there that leads out of what it may write, and this one can put anything in the
+file's place while it runs. So such a link is refused, and at the end the name leads to the report or an error says so.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from skep_policy.boundary import Access, Boundary
+from skep_policy.errors import PolicyError
+from skep_policy.paths import Tree
+
+
+class ReportFile:
+    """Opened before the worker starts, so that one that cannot be written is told while nothing has happened."""
+
+    def __init__(self, path: str, boundary: Boundary) -> None:
+        """`path` is absolute. Raises OSError."""
+        self._path = path
+        self._boundary = boundary
+        self._fd = -1
+        self._open(0)
+
+    def write(self, content: bytes) -> None:
+        """The name leads to `content` and nothing else; once. Raises OSError."""
+        try:
+            if stat.S_ISREG(os.fstat(self._fd).st_mode):
+                if not self._in_place():
+                    self.close()
+                    self._refuse_led_out(os.path.dirname(self._path))
+                    if os.path.lexists(self._path):
+                        os.unlink(self._path)
+                    self._open(os.O_EXCL)
+                os.ftruncate(self._fd, 0)
+            view = memoryview(content)
+            while view:
+                view = view[os.write(self._fd, view) :]
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self, flags: int) -> None:
+        self._refuse_led_out(self._path)
+        # Not blocking: a pipe that nobody reads would be waited for.
+        flags |= os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+        self._fd = os.open(self._path, flags, 0o666)
+        os.set_blocking(self._fd, True)
+
+    def _in_place(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._fd), os.stat(self._path))
+        except OSError:
+            return False
+
+    def _refuse_led_out(self, path: str) -> None:
+        """Raise OSError when a link that a worker can make leads to what it cannot write."""
+        try:
+            place = Tree().place(path)
+        except PolicyError:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
+        for link, _ in place.links:
+            if self._boundary.access_to(link) == Access.WRITE and self._boundary.access_to(place.path) != Access.WRITE:
+                raise OSError(errno.ELOOP, f"the worker can write this link, which leads to {place.path}", link)

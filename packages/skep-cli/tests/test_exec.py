@@ -1,0 +1,17 @@
+"""What a person is told at the end of `skep exec`."""
+
+from __future__ import annotations
+
+import pytest
+from skep_cli.exec import denial_lines
+from skep_policy.report import Denied, Egress
+from skep_policy.rules import Rules
+
+
+@pytest.mark.parametrize("host", ["api.example.com", "192.0.2.7", "2001:db8::1"])
+@pytest.mark.parametrize("port", [443, 5432])
+def test_the_flag_that_is_named_allows_what_was_denied_and_nothing_else(host: str, port: int) -> None:
+    [line] = denial_lines(Egress(denied=[Denied(host, port, 1, "not-listed")]))
+    rules = Rules.build(allow=[line.rpartition("--allow ")[2]])
+    assert rules.decide(host, port).allow
+    assert not rules.decide(host, 22).allow and len(rules.allow) == 1
