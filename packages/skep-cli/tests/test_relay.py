@@ -79,3 +79,13 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
     for _ in range(5):
         relayed(tmp_path / "log", b"x")
     assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_launch_that_is_made_again_goes_on_with_the_same_relay(tmp_path: Path) -> None:
+    """As a backend does when the kernel refuses a layer that can be done without."""
+    relay = Relay(tmp_path / "log")
+    relay.start()
+    relay.start()
+    os.write(relay.fd, b"said\n")
+    relay.finish()
+    assert (tmp_path / "log").read_bytes() == b"said\n"
