@@ -46,7 +46,8 @@ def clear_dead(runs: Runs) -> None:
     for folder in runs.dead():
         clear_scratch(folder)
         checked = audit.check(folder)
-        if checked.last("starting") is None and (checked.problem is None or checked.problem.torn):
+        holds = checked.problem is None or checked.problem.torn
+        if _unbegun(folder) or (holds and checked.last("starting") is None):
             try:
                 remove(folder.path)
             except OSError:
@@ -59,3 +60,14 @@ def clear_dead(runs: Runs) -> None:
         if run.state == "running":
             run.state, run.reason, run.ended = "failed", "skep was killed while it ran", now()
             seal_again(folder, run)
+
+
+def _unbegun(folder: RunFolder) -> bool:
+    """Whether skep died before the first record was on disk. The head is there before the first line."""
+    head = audit.head_of(folder)
+    if head is not None:
+        return head.count == 0
+    try:
+        return folder.log.stat().st_size == 0
+    except FileNotFoundError:
+        return True
