@@ -63,9 +63,14 @@ class Resolver:
             waiting.append(answer)
             return
         self._waiting[host] = [answer]
-        if len(self._waiting) > self._threads and self._threads < THREADS:
-            self._start_thread()
         self._asked.put((host, port))
+        if len(self._waiting) > self._threads and self._threads < THREADS:
+            try:
+                self._start_thread()
+            except RuntimeError as error:  # no thread is to be had: those there are get to it in time
+                if not self._threads:
+                    self._asked.get_nowait()
+                    self._loop.soon(partial(self._answer, host, [], OSError(str(error))))
 
     def cancel(self, host: str, answer: Answer) -> None:
         """`answer` is not called any more."""
