@@ -90,6 +90,29 @@ def test_filtered_egress_asks_for_the_capabilities_of_a_route_and_listeners_and_
     assert "/etc/resolv.conf" in words and "/etc/hosts" in words
 
 
+def told(allow: list[str], **how: bool) -> list[str]:
+    """The records of the shim for a boundary with a proxy."""
+    launch = compile(boundary(allow=allow), ["x"], facts=FACTS, bwrap="/b", proxied=True, **how)
+    return launch.config.decode().split("\0")
+
+
+def test_names_are_answered_at_every_address_so_that_no_resolver_of_a_programs_own_is_missed() -> None:
+    dns = [record for record in told(["a.example.com"]) if record.startswith("listen=dns")]
+    assert dns == ["listen=dns 0.0.0.0 53", "listen=dns :: 53"]
+    assert not any(record.startswith("listen=dns") for record in told(["a.example.com"], transparent=False))
+
+
+def test_ssh_and_jvms_are_told_of_the_proxy_where_nothing_is_transparent() -> None:
+    """What the compiler does not know yet, the shim finds out, and takes the other variables."""
+    for how, key in (({"transparent": False}, "env="), ({"apart": False}, "env="), ({}, "explicit-env=")):
+        records = told(["a.example.com:22"], **how)
+        connect = f"{FACTS.interpreter} -I -S /run/skep/netshim.py --connect %h %p"
+        assert f"{key}GIT_SSH_COMMAND=ssh -o ProxyCommand='{connect}'" in records
+        assert f"{key}SKEP_PROXY_COMMAND={connect}" in records
+        assert any(record.startswith(f"{key}JAVA_TOOL_OPTIONS=-Dhttp.proxyHost=") for record in records)
+    assert not any(record.startswith(("env=GIT_SSH", "env=JAVA")) for record in told(["a.example.com:22"]))
+
+
 def test_without_a_namespace_of_its_own_the_worker_is_the_caller_from_the_start() -> None:
     launch = compile(boundary(allow=["a.example.com"]), ["x"], facts=FACTS, bwrap="/b", proxied=True, apart=False)
     assert "--uid 1000 --gid 1000" in " ".join(launch.args) and "--cap-add" not in launch.args

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from skep_bwrap import BackendUnavailable, spawn
-from skep_bwrap.spawn import Sandbox, check_destination
+from skep_bwrap.descriptors import check_destination
+from skep_bwrap.spawn import Sandbox
 from skep_policy.boundary import Access, Limits, PathRule
 from skep_policy.launch import Launch
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 from skep_policy.boundary import Access, Boundary
-from skep_policy.clients import proxy_environment
+from skep_policy.clients import proxy_environment, ssh_environment
 from skep_policy.launch import Launch
 
 from .errors import BackendUnavailable
@@ -98,7 +98,9 @@ def listen_records(network: Network) -> Iterator[tuple[str, str]]:
         if port not in network.ports and port != PROXY_PORT:
             for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
                 yield "listen", f"tcp {address} {port}"
-    yield "listen", "dns 127.0.0.1 53"
+    # At every address, so that a program with a resolver of its own choice is answered too.
+    yield "listen", "dns 0.0.0.0 53"
+    yield "listen", "dns :: 53"
 
 
 def shim_records(
@@ -128,8 +130,14 @@ def shim_records(
         yield "filter", strict_filter(ARCHES[facts.machine]).hex()
     for name, value in sorted(rlimits(boundary, memory=memory_rlimit).items()):
         yield "rlimit", f"{name} {value}"
-    for name, value in sorted(environment(boundary, network).items()):
+    variables = environment(boundary, network, facts)
+    for name, value in sorted(variables.items()):
         yield "env", f"{name}={value}"
+    if network.transparent:
+        explicit = environment(boundary, msgspec.structs.replace(network, transparent=False), facts)
+        for name, value in sorted(explicit.items()):
+            if variables.get(name) != value:
+                yield "explicit-env", f"{name}={value}"
     for word in argv:
         yield "argv", word
 
@@ -153,11 +161,13 @@ def attested_paths(boundary: Boundary, facts: HostFacts) -> Iterator[tuple[str, 
             yield "hidden", path
 
 
-def environment(boundary: Boundary, network: Network) -> dict[str, str]:
+def environment(boundary: Boundary, network: Network, facts: HostFacts) -> dict[str, str]:
     """The worker's variables; what the policy sets itself is left as it is."""
     own: dict[str, str] = {}
     if network.mode == "filtered":
         own = proxy_environment(PROXY_PORT, transparent=network.transparent, services=bool(network.services))
+        if not network.transparent:
+            own |= ssh_environment(f"{facts.interpreter} -I -S {SHIM_INSIDE} --connect")
     return {**own, **boundary.env}
 
 
@@ -255,5 +265,7 @@ def evidence(bwrap: str, options: Sequence[str], shim: Sequence[str], records: S
     lines.append("  -- " + " ".join(shim))
     lines.append("shim")
     for key, value in records:
-        lines.append(f"  {key}={value.partition('=')[0]}=..." if key == "env" else f"  {key}={value!r}")
+        lines.append(
+            f"  {key}={value.partition('=')[0]}=..." if key in ("env", "explicit-env") else f"  {key}={value!r}"
+        )
     return "\n".join(lines) + "\n"

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterable
 
 import msgspec
 from skep_netshim import SHIM
@@ -115,3 +116,15 @@ def _real_file(path: str) -> str | None:
         return real if stat.S_ISREG(os.stat(real).st_mode) else None
     except OSError:
         return None
+
+
+def sysctls(names: Iterable[str]) -> dict[str, str]:
+    """Their values, of those this kernel has."""
+    found: dict[str, str] = {}
+    for name in names:
+        try:
+            with open("/proc/sys/" + name.replace(".", "/")) as value:
+                found[name] = value.read().strip()
+        except OSError:
+            continue
+    return found

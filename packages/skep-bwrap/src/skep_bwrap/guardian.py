@@ -6,7 +6,7 @@ included. It speaks over one socket, the lifeline:
 
     to it      `s` and a byte: send that signal to the worker;  `c`: continue after a stop;  `k`: end it
                end-of-file: whoever asked for the sandbox is dead, so end it
-    from it    `stopped SIGNAL`, `limit NAME`, `exit STATUS` (all is gone then), each a line
+    from it    `bwrap PID`, `stopped SIGNAL`, `limit NAME`, `exit STATUS` (all is gone then), each a line
 
 It runs forked from a single-threaded caller, or as a program of its own (`python3 -I -S guardian.py FD SIZE`) for
 callers with threads; both read the same plan. So it imports little, and nothing that is not in the standard library.
@@ -205,6 +205,7 @@ class Guardian:
         become_subreaper()
         self.keep_terminal()
         self.bwrap = start(self.plan)
+        self.say(f"bwrap {self.bwrap}")
         used = {int(fd) for key in ("keep", "stdin", "stdout", "diagnostics") for fd in self.plan.many(key)}
         for fd in used - {0, 1, 2, self.tty}:
             os.close(fd)

@@ -19,6 +19,7 @@ from .facts import HostFacts
 from .find import bundled_bwrap, find_bwrap
 from .spawn import spawn
 
+NO_OVERLAYS: Final = "knows no overlays"
 OVERLAY_SECONDS: Final = 20.0
 SAMPLED: Final = 200
 """Entries of a folder among which a small file is looked for."""
@@ -203,7 +204,8 @@ class _Handed:
 
 
 def overlay_bwrap(lower: str, folder: str, *, environ: Mapping[str, str], untrusted: Sequence[str] = ()) -> str:
-    """The path of a bwrap that can lay a layer of ours over `lower`: the one on PATH, else the bundled one.
+    """The path of a bwrap that can lay a layer of ours over `lower`: the one on PATH, or the bundled one when the other
+    knows no overlays.
 
     Tried for real, with layers in `folder`, which must be on the file system of those to come; what is written there is
     the caller's to remove. Raises BackendUnavailable with why there is none: bwrap knows no overlays, the kernel
@@ -211,17 +213,15 @@ def overlay_bwrap(lower: str, folder: str, *, environ: Mapping[str, str], untrus
     """
     if os.stat(lower).st_uid != os.geteuid():
         raise BackendUnavailable(f"{lower} belongs to another user", check="overlay")
-    found = [find_bwrap(environ=environ, untrusted=untrusted)]
+    path = find_bwrap(environ=environ, untrusted=untrusted)
+    problem = _try_overlay(path, lower, os.path.join(folder, "first"), environ)
     bundled = bundled_bwrap()
-    if bundled is not None and bundled not in found:
-        found.append(bundled)
-    problems: list[str] = []
-    for number, path in enumerate(found):
-        problem = _try_overlay(path, lower, os.path.join(folder, str(number)), environ)
-        if problem is None:
-            return path
-        problems.append(problem)
-    raise BackendUnavailable("; ".join(dict.fromkeys(problems)), check="overlay")
+    if problem == NO_OVERLAYS and bundled is not None and bundled != path:
+        path = bundled
+        problem = _try_overlay(path, lower, os.path.join(folder, "second"), environ)
+    if problem is not None:
+        raise BackendUnavailable(f"{path} {problem}", check="overlay")
+    return path
 
 
 def _try_overlay(bwrap: str, lower: str, folder: str, environ: Mapping[str, str]) -> str | None:
@@ -243,13 +243,13 @@ def _try_overlay(bwrap: str, lower: str, folder: str, environ: Mapping[str, str]
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{bwrap}: {error}"
+        return f"cannot be tried: {error}"
     if done.returncode == 0:
         return None
     said = done.stderr.decode(errors="backslashreplace").strip().splitlines()
     if any("Unknown option" in line for line in said):
-        return f"{bwrap} knows no overlays"
-    return f"{bwrap}: {said[0] if said else f'exit status {done.returncode}'}"
+        return NO_OVERLAYS
+    return f"says: {said[0] if said else f'exit status {done.returncode}'}"
 
 
 def _small_file(folder: str) -> str:

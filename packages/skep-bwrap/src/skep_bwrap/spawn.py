@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import _socket
-import fcntl
 import os
 import select
 import signal
-import stat
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from skep_policy.launch import Launch
 
 from . import guardian
+from .descriptors import check_destination, high, memfd, pipe
 from .diagnose import SYSCTLS, classify
 from .errors import BackendUnavailable
+from .facts import sysctls
 
 MAX_DIAGNOSTICS = 65536
-MAX_LINE = 65536
+MAX_DYING = 10.0
+"""Seconds. A pid that was taken again meanwhile shall not be waited for."""
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Before the worker runs, these end the launch."""
 
@@ -51,6 +53,7 @@ class Sandbox:
         self._followed = False
         self._running = False
         self._early: list[int] = []
+        self._bwraps: set[int] = set()
         self.on_stop: Callable[[int], None] | None = None
         """Called with the signal number when the worker's process group was stopped (Ctrl-Z); continue with
         `resume`.
@@ -158,7 +161,7 @@ class Sandbox:
                 started()
             words = self._follow_guardian()
             if "exit" not in words:
-                _end_holders(self._diagnostics)
+                _end_holders(self._diagnostics, self._bwraps)
         finally:
             self._lifeline.close()
             self._control.close()
@@ -178,7 +181,7 @@ class Sandbox:
         if ending is not None and limit is None:
             exit_code = 128 + ending  # by us, and so the guardian knows of a SIGKILL only
         elif "ready" not in said and limit is None:
-            raise classify(diagnostics, exit_code, _sysctls())
+            raise classify(diagnostics, exit_code, sysctls(SYSCTLS))
         return Ended(
             exit_code=exit_code,
             limit=limit,
@@ -196,17 +199,20 @@ class Sandbox:
                     self.on_stop(int(rest))
                 else:
                     self.resume()
+            elif word == "bwrap":
+                self._bwraps = {int(rest), *_children(rest)}
             else:
                 words[word] = rest
         return words
 
 
-def _end_holders(pipe: int) -> None:
+def _end_holders(pipe: int, known: set[int]) -> None:
     """No process has the other end of the pipe as its standard error: what a guardian that was killed has left. A pid 1
-    among them has taken all of its namespace with it.
+    among them has taken all of its namespace with it. `known` are awaited too: one that is dying holds nothing already.
     """
     name = os.readlink(f"/proc/self/fd/{pipe}")
-    holders: set[int] = set()
+    holders = set(known)
+    end = time.monotonic() + MAX_DYING
     while True:
         for entry in os.listdir("/proc"):
             try:
@@ -216,8 +222,17 @@ def _end_holders(pipe: int) -> None:
             except OSError:
                 continue
         holders = {pid for pid in holders if _lives(pid)}
-        if not holders:
+        if not holders or time.monotonic() > end:
             return
+        time.sleep(0.005)
+
+
+def _children(pid: str) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as listing:
+            return [int(child) for child in listing.read().split()]
+    except OSError:
+        return []
 
 
 def _lives(pid: int) -> bool:
@@ -230,17 +245,6 @@ def _lives(pid: int) -> bool:
 
 def _pairs(lines: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in (line.partition(" ") for line in lines)}
-
-
-def _sysctls() -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in SYSCTLS:
-        try:
-            with open("/proc/sys/" + name.replace(".", "/")) as value:
-                found[name] = value.read().strip()
-        except OSError:
-            continue
-    return found
 
 
 def _drain(fd: int) -> str:
@@ -288,23 +292,23 @@ def spawn(
     own_control, its_control = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM, 0)
     diagnostics = -1
     try:
-        diagnostics, its_diagnostics = _pipe(opened)
-        nowhere = _pipe(opened)  # what bwrap itself has where the worker has /dev/null: no node of the host
-        fds = {name: _memfd(name, content, opened) for name, content in launch.files.items()}
-        fds["control"] = _high(its_control.fileno(), opened)
+        diagnostics, its_diagnostics = pipe(opened)
+        nowhere = pipe(opened)  # what bwrap itself has where the worker has /dev/null: no node of the host
+        fds = {name: memfd(name, content, opened) for name, content in launch.files.items()}
+        fds["control"] = high(its_control.fileno(), opened)
         if proxy is not None:
-            fds["proxy"] = _high(proxy.fileno(), opened)
-        its_stderr = _high(nowhere[1] if stderr is None else stderr, opened)
+            fds["proxy"] = high(proxy.fileno(), opened)
+        its_stderr = high(nowhere[1] if stderr is None else stderr, opened)
         nulls = [number for number, fd in ((0, stdin), (1, stdout), (its_stderr, stderr)) if fd is None]
         args = b"".join(os.fsencode(_fill(word, fds)) + b"\0" for word in launch.args)
-        fds["args"] = _memfd("args", args, opened)
+        fds["args"] = memfd("args", args, opened)
         records: dict[str, Sequence[object]] = {
             "argv": [_fill(word, fds) for word in launch.argv],
             "keep": [*fds.values(), its_stderr],
-            "stdin": [_high(nowhere[0] if stdin is None else stdin, opened)],
-            "stdout": [_high(nowhere[1] if stdout is None else stdout, opened)],
+            "stdin": [high(nowhere[0] if stdin is None else stdin, opened)],
+            "stdout": [high(nowhere[1] if stdout is None else stdout, opened)],
             "diagnostics": [its_diagnostics],
-            "tty": [] if tty is None else [_high(tty, opened)],
+            "tty": [] if tty is None else [high(tty, opened)],
             "hand": [1] if hand_tty else [],
             "wall": [] if wall is None else [wall],
             "cgroup": cgroups,
@@ -331,61 +335,6 @@ def spawn(
     return sandbox
 
 
-def check_destination(root: str, path: str) -> None:
-    """Raises BackendUnavailable when a link stands on the way from a writable root to a mount point below it.
-
-    bwrap would follow it while it sets up, outside of the boundary. A worker of an earlier run may have put it there.
-    """
-    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-    here = -1
-    try:
-        here = os.open(root, flags)
-        for name in os.path.relpath(path, root).split("/"):
-            deeper = os.open(name, flags, dir_fd=here)
-            os.close(here)
-            here = deeper
-            if stat.S_ISLNK(os.fstat(here).st_mode):
-                raise BackendUnavailable(
-                    f"{path} goes through a link below the writable {root}",
-                    fix=f"remove the link {name}",
-                    check="mount",
-                )
-    except (FileNotFoundError, NotADirectoryError):
-        raise BackendUnavailable(f"{path} was there a moment ago and is gone", fix="try again", check="mount") from None
-    finally:
-        if here >= 0:
-            os.close(here)
-
-
-def _high(fd: int, opened: list[int]) -> int:
-    """A copy above 2: the guardian lays the worker's three there, and a caller may have had them closed."""
-    copy = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
-    opened.append(copy)
-    return copy
-
-
-def _pipe(opened: list[int]) -> tuple[int, int]:
-    read, write = os.pipe()
-    try:
-        return _high(read, opened), _high(write, opened)
-    finally:
-        os.close(read)
-        os.close(write)
-
-
-def _memfd(name: str, content: bytes, opened: list[int]) -> int:
-    low = os.memfd_create(f"skep-{name}", os.MFD_CLOEXEC)
-    try:
-        fd = _high(low, opened)
-    finally:
-        os.close(low)
-    view = memoryview(content)
-    while view:
-        view = view[os.write(fd, view) :]
-    os.lseek(fd, 0, os.SEEK_SET)
-    return fd
-
-
 def _fill(word: str, fds: Mapping[str, int]) -> str:
     if word.startswith("{fd:") and word.endswith("}"):
         return str(fds[word[4:-1]])
@@ -403,7 +352,7 @@ def _start_guardian(plan: bytes, needed: list[int]) -> tuple[_socket.socket, Cal
     ours, its = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM, 0)
     low: list[int] = []
     try:
-        its_fd = _high(its.fileno(), low)
+        its_fd = high(its.fileno(), low)
         if len(os.listdir("/proc/self/task")) == 1:
             pid = os.fork()
             if pid == 0:
