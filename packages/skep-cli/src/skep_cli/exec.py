@@ -44,7 +44,12 @@ def execute(flags: Flags, command: list[str]) -> int:
     try:
         if flags.report is not None:
             report = ReportFile(os.path.join(facts.cwd, flags.report), boundary)
-        outcome = launch(boundary, command, quarantine=os.path.join(facts.state_dir, "quarantine", str(os.getpid())))
+        outcome = launch(
+            boundary,
+            command,
+            quarantine=os.path.join(facts.state_dir, "quarantine", str(os.getpid())),
+            always_proxy=True,  # with nothing allowed it denies at once and by name; resolvers would try for a minute
+        )
     except BackendUnavailable as error:
         return complain(str(error))
     except OSError as error:
