@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from skep_bwrap import BackendUnavailable, HostFacts, find_bwrap
 from skep_bwrap.cgroup import hierarchies, settings
 from skep_bwrap.guardian import Plan, count
-from skep_bwrap.mountinfo import aliases, parse, single_files
+from skep_bwrap.mountinfo import aliases, parse, single_files, translated
 from skep_bwrap.sockets import census, parse_census
 from skep_policy.boundary import Limits
 
@@ -62,6 +64,52 @@ def test_the_census_of_this_host_finds_sockets_however_they_were_bound(tmp_path:
         assert {folder + "/absolute", folder + "/relative"} <= set(found)
     os.unlink(folder + "/absolute")
     assert folder + "/absolute" not in census()
+
+
+def test_a_socket_that_was_renamed_since_it_was_bound_is_found(tmp_path: Path) -> None:
+    folder = os.path.realpath(tmp_path)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(folder + "/new")
+        server.listen()
+        os.rename(folder + "/new", folder + "/live")
+        assert folder + "/live" in census()
+
+
+LISTEN = "import socket; s = socket.socket(socket.AF_UNIX); s.bind('/mnt/s'); s.listen(); print(flush=True); input()"
+
+
+def test_a_socket_bound_in_another_mount_namespace_is_found_where_it_is_here(tmp_path: Path) -> None:
+    folder = os.path.realpath(tmp_path)
+    script = f'mount --bind {folder} /mnt && exec {sys.executable} -c "{LISTEN}"'
+    with subprocess.Popen(
+        ["unshare", "-r", "-m", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as daemon:
+        assert daemon.stdout is not None
+        if not daemon.stdout.readline():
+            pytest.skip("no user namespaces here")
+        assert folder + "/s" in census(HostFacts.gather().mounts)
+        daemon.communicate(b"\n")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes the root")
+def test_a_socket_bound_in_another_root_is_found_where_it_is_here(tmp_path: Path) -> None:
+    folder = os.path.realpath(tmp_path)
+    (tmp_path / "mnt").mkdir()
+    with subprocess.Popen(
+        [sys.executable, "-c", f"import os, socket; os.chroot({folder!r}); {LISTEN}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as daemon:
+        assert daemon.stdout is not None and daemon.stdout.readline()
+        assert folder + "/mnt/s" in census()
+        daemon.communicate(b"\n")
+
+
+def test_a_path_of_another_mount_namespace_is_translated_by_what_stands_there() -> None:
+    theirs = parse("9 1 0:50 / / rw - overlay overlay rw\n10 9 8:1 /srv/data /run/app rw - ext4 /dev/sda1 rw\n")
+    assert translated("/run/app/a/s", theirs, parse(MOUNTS)) == ["/srv/data/a/s"]
+    assert translated("/home/s", parse(MOUNTS), parse(MOUNTS)) == ["/home/s", "/mnt/with space/s"]
+    assert translated("/tmp/s", theirs, parse(MOUNTS)) == [] == translated("/s", (), parse(MOUNTS))
 
 
 def test_mounts_are_read_with_their_escapes_undone() -> None:

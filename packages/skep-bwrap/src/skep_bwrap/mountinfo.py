@@ -65,6 +65,19 @@ def aliases(mounts: Sequence[Mount], path: str) -> list[str]:
     return sorted(found)
 
 
+def translated(path: str, theirs: Sequence[Mount], ours: Sequence[Mount]) -> list[str]:
+    """Where what stands at a path of one mount namespace stands in another."""
+    mount = standing_at(theirs, path)
+    if mount is None:
+        return []
+    inside = mount.root.rstrip("/") + path[len(mount.point.rstrip("/")) :]
+    return [
+        other.point.rstrip("/") + inside[len(other.root.rstrip("/")) :]
+        for other in ours
+        if other.device == mount.device and below(inside, other.root)
+    ]
+
+
 def single_files(mounts: Sequence[Mount]) -> list[str]:
     """Mount points that may be one file, such as a socket mounted into a container. Dead servers are left alone."""
     return [

@@ -4,10 +4,13 @@ The kernel lists those of one network namespace, under the names they were bound
 
 - the tables of other network namespaces that processes we may look at live in (containers of ours, for root all);
 - names bound relative to a folder, looked for in the folders processes are in;
+- names bound in another root or mount namespace (a container's, on a volume that is a folder here; a chroot's), looked
+  for where they lie in this one;
+- names that are gone: daemons bind under a name of their own and rename, so every socket of such a folder counts;
 - sockets mounted into this file system one by one, which need not be in any table here (a container's `docker.sock`).
 
 What stays open: a socket that a daemon binds outside of `/run`, `/tmp` and `/var/tmp` after the launch, or that was
-renamed since it was bound.
+moved to another folder since it was bound.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
 
-from .mountinfo import Mount, single_files
+from .mountinfo import Mount, parse, single_files, translated
 
 LISTENING = 0x00010000  # __SO_ACCEPTCON
 SOCK_DGRAM = 2
@@ -40,15 +43,88 @@ def parse_census(table: str) -> list[str]:
 
 def census(mounts: Sequence[Mount] = ()) -> list[str]:
     """Host sockets that exist at their path now, with links resolved. Sorted, each once."""
-    names: set[str] = set()
-    for table in tables():
-        names.update(parse_census(table))
+    tables, views = look_around()
+    names = {name for table in tables.values() for name in table}
     relative = [name for name in names if not name.startswith("/")]
     places = [name for name in names if name.startswith("/")]
     if relative:
         places += [os.path.join(folder, name) for folder in folders_of_processes() for name in relative]
+    places += [place for pid, net in views for place in seen_by(pid, tables[net], mounts)]
+    places += neighbours([place for place in places if not os.path.lexists(place)])
     places += single_files(mounts)
     return sorted(set(existing(places)))
+
+
+def look_around() -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
+    """The names in each network namespace that a process we may look at is in; and of each other root or mount
+    namespace, one process and its network namespace.
+    """
+    here = os.readlink("/proc/self/ns/net")
+    tables = {here: parse_census(read_table("/proc/self/net/unix"))}
+    roots = {_root_of("self")}
+    views: list[tuple[str, str]] = []
+    for pid in processes():
+        try:
+            net = os.readlink(f"/proc/{pid}/ns/net")
+            if net not in tables:
+                tables[net] = parse_census(read_table(f"/proc/{pid}/net/unix"))
+            root = _root_of(pid)
+        except OSError:
+            continue
+        if (*root, net) not in roots and root not in roots:
+            roots.add((*root, net))
+            views.append((pid, net))
+    return tables, views
+
+
+def _root_of(pid: str) -> tuple[object, ...]:
+    info = os.stat(f"/proc/{pid}/root")
+    return os.readlink(f"/proc/{pid}/ns/mnt"), info.st_dev, info.st_ino
+
+
+def seen_by(pid: str, names: Iterable[str], mounts: Sequence[Mount]) -> Iterator[str]:
+    """Where sockets stand in our file system that a process knows by these names in another one."""
+    root = f"/proc/{pid}/root"
+    theirs: tuple[Mount, ...] | None = None
+    same: dict[str, bool] = {}
+    for name in names:
+        if not name.startswith("/"):
+            continue
+        path = name.removeprefix("/var") if name.startswith("/var/run/") else name  # a link of theirs leads to ours
+        folder = os.path.dirname(path)
+        if folder not in same:
+            same[folder] = _same_file(root + folder, folder)
+        if same[folder]:
+            continue
+        try:
+            if not stat.S_ISSOCK(os.lstat(root + path).st_mode):
+                continue
+            if theirs is None:
+                with open(f"/proc/{pid}/mountinfo", errors="surrogateescape", newline="\n") as table:
+                    theirs = parse(table.read())
+            base = os.readlink(root)
+        except OSError:
+            continue
+        for place in (base.rstrip("/") + path, *translated(path, theirs, mounts)):
+            if _same_file(place, root + path):
+                yield place
+
+
+def _same_file(one: str, other: str) -> bool:
+    try:
+        return os.path.samestat(os.lstat(one), os.lstat(other))
+    except OSError:
+        return False
+
+
+def neighbours(gone: Iterable[str]) -> Iterator[str]:
+    """Every socket in the folders of names that are no longer there."""
+    for folder in {os.path.dirname(path) for path in gone}:
+        try:
+            with os.scandir(folder) as entries:
+                yield from [entry.path for entry in entries if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)]
+        except OSError:
+            continue
 
 
 def existing(places: Iterable[str]) -> Iterator[str]:
@@ -57,20 +133,6 @@ def existing(places: Iterable[str]) -> Iterator[str]:
         try:
             if stat.S_ISSOCK(os.lstat(real).st_mode):
                 yield real
-        except OSError:
-            continue
-
-
-def tables() -> Iterator[str]:
-    """/proc/net/unix of our network namespace, and of each other one that a process we may look at is in."""
-    seen = {os.readlink("/proc/self/ns/net")}
-    yield read_table("/proc/self/net/unix")
-    for pid in processes():
-        try:
-            namespace = os.readlink(f"/proc/{pid}/ns/net")
-            if namespace not in seen:
-                seen.add(namespace)
-                yield read_table(f"/proc/{pid}/net/unix")
         except OSError:
             continue
 
