@@ -12,13 +12,16 @@ import errno
 import select
 import socket
 from functools import partial
-from threading import Event, Thread
+from threading import Event, Semaphore, Thread
 
 from .engine import RETRY, Engine
 from .scope import Scope
 from .session import Session
 
 _SHORTAGE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+IN_FLIGHT = 16
+"""Connections accepted of which the engine does not know yet: so many may be beyond a limit."""
 
 JOIN = 1.0
 """Seconds that closing waits for the thread. Shutting a listener down wakes it at once."""
@@ -33,6 +36,7 @@ class Acceptor:
         self._scope = scope
         self._listeners = {sock.fileno(): (sock, transparent) for sock, transparent in listeners}
         self._closed = Event()
+        self._in_flight = Semaphore(IN_FLIGHT)
         self._thread = Thread(target=self._run, name="skep-proxy acceptor", daemon=True)
         self._thread.start()
 
@@ -65,13 +69,18 @@ class Acceptor:
     def _accept(self, listener: socket.socket, transparent: bool) -> bool:
         """False when nothing will ever come from this listener."""
         engine = self._engine
+        while not self._in_flight.acquire(timeout=RETRY):
+            if self._closed.is_set():
+                return False
         while engine.full(self._scope) and not self._closed.wait(RETRY):
             pass
         try:
             client, _ = listener.accept()
         except BlockingIOError:
+            self._in_flight.release()
             return True
         except OSError as error:
+            self._in_flight.release()
             if error.errno in _SHORTAGE:
                 self._closed.wait(RETRY)
             return error.errno != errno.EINVAL
@@ -81,6 +90,7 @@ class Acceptor:
 
     def _take(self, client: socket.socket, transparent: bool) -> None:
         """On the engine's thread."""
+        self._in_flight.release()
         if self._closed.is_set():
             client.close()
             return

@@ -197,6 +197,7 @@ class Daemon:
             new = wanted.get(place)
             if new is None:
                 self._proxy.close_listeners(old)
+                self._proxy.replace_rules(old, Rules.build())  # kept connections may not ask for more
                 del self._rules[place]
             elif new != old:
                 new = msgspec.structs.replace(new)

@@ -9,12 +9,16 @@ from __future__ import annotations
 from skep_policy import Verdict
 from skep_policy.verdict import BUDGET, DENIED_BY_RULE, MALFORMED, NOT_LISTED, PRIVATE_ADDRESS, SNI_MISMATCH
 
+NOT_ADMITTED = "not-admitted"
+"""Reason of a request without the token that its listener wants."""
+
 NOT_RECORDED = "not-recorded"
 """Reason of a request that was refused since its decision could not be written down."""
 
 PHRASES = {
     400: b"Bad Request",
     403: b"Forbidden",
+    407: b"Proxy Authentication Required",
     408: b"Request Timeout",
     431: b"Request Header Fields Too Large",
     501: b"Not Implemented",
@@ -66,15 +70,21 @@ def denied(host: str, port: int, verdict: Verdict, *, keep_alive: bool = False, 
     return response(403, verdict.reason, "\n".join(line for line in lines if line), keep_alive=keep_alive, head=head)
 
 
+def not_admitted(*, head: bool = False) -> bytes:
+    """The 407 response."""
+    return response(407, NOT_ADMITTED, "this proxy wants its token: user skep, password TOKEN", head=head)
+
+
 def response(status: int, reason: str, text: str, *, keep_alive: bool = False, head: bool = False) -> bytes:
     """A complete response in skep's form."""
     body = f"skep: {text}\n".encode("ascii", "backslashreplace")
     connection = b"keep-alive" if keep_alive else b"close"
+    challenge = b'Proxy-Authenticate: Basic realm="skep"\r\n' if status == 407 else b""
     start = b"HTTP/1.1 %d %b\r\n" % (status, PHRASES[status])
     fields = (
         b"Content-Type: text/plain\r\nContent-Length: %d\r\nX-Skep-Reason: %b\r\n"
-        b"Cache-Control: no-store\r\nConnection: %b\r\n\r\n"
-    ) % (len(body), reason.encode("ascii", "replace"), connection)
+        b"Cache-Control: no-store\r\n%bConnection: %b\r\n\r\n"
+    ) % (len(body), reason.encode("ascii", "replace"), challenge, connection)
     return start + fields if head else start + fields + body
 
 

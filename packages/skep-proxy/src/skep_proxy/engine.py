@@ -8,10 +8,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 from time import time
+from typing import Protocol
 
 import msgspec
 from skep_policy import Closed, Decision, EgressEvent, Rules, Verdict
 
+from .auth import Token
 from .dial import Dialer
 from .flow import Pipes
 from .limits import Limits
@@ -21,12 +23,28 @@ from .scope import Live, Scope
 from .upstream import Upstream
 
 KEEPALIVE = 60
-"""Seconds of silence before the kernel asks whether the other end is still there."""
+"""Seconds of silence before the kernel asks whether the other end is still there.
+
+A client that is killed looks like one that has only stopped sending, until something is sent to it. When its server
+says nothing and does not end either, this is what ends the tunnel: the kernel forgets a closed socket after
+net.ipv4.tcp_fin_timeout (60 s), and answers the next question with a reset.
+"""
+
+PROBE = 15
+"""Seconds between such questions while none is answered."""
 
 RETRY = 0.1
 """Seconds until accept is tried again when descriptors ran out and no connection of ours has ended."""
 
 OnEvent = Callable[[EgressEvent], None]
+
+
+class Offering(Live, Protocol):
+    """A connection by which listeners came."""
+
+    scope: Scope
+
+    def stop_accepting(self) -> None: ...
 
 
 class Stats(msgspec.Struct):
@@ -69,22 +87,33 @@ class Engine:
         """Listeners that wait for a connection to end before they accept again."""
         self.scopes: set[Scope] = set()
         """Every scope that decides, so that rules can be replaced."""
-        self.handoffs: set[Live] = set()
+        self.handoffs: set[Offering] = set()
         self._on_event = on_event
 
-    def scope(self, rules: Rules) -> Scope:
+    def scope(self, rules: Rules, *, parent: Scope | None = None, token: Token | None = None) -> Scope:
         """A new scope, known to `replace_rules`."""
-        scope = Scope(rules)
+        scope = Scope(rules, parent=parent, token=token)
         self.scopes.add(scope)
         return scope
 
     def full(self, scope: Scope) -> bool:
         """True when another connection has to wait until one has ended."""
-        return self.stats.connections >= self.limits.connections or len(scope.live) >= self.limits.connections_each
+        return self.stats.connections >= self.limits.connections or not self.room(scope, 1)
+
+    def room(self, scope: Scope, count: int) -> bool:
+        """True when the listener behind a scope may hold that many connections and listeners more."""
+        return scope.root.connections + count <= self.limits.connections_each
+
+    def hold(self, scope: Scope, count: int) -> None:
+        """As many handed-over listeners count like connections; negative when they are gone."""
+        scope.root.connections += count
+        if count < 0:
+            self._resume()
 
     def opened(self, scope: Scope, live: Live) -> None:
         self.stats.connections += 1
         self.stats.accepted += 1
+        scope.root.connections += 1
         scope.live.add(live)
 
     def passed_on(self, scope: Scope, live: Live, to: Live) -> None:
@@ -96,7 +125,11 @@ class Engine:
         if live not in scope.live:
             return
         scope.live.discard(live)
+        scope.root.connections -= 1
         self.stats.connections -= 1
+        self._resume()
+
+    def _resume(self) -> None:
         if self.paused:
             paused, self.paused = self.paused, []
             for resume in paused:
@@ -145,3 +178,5 @@ def tune(sock: socket.socket) -> None:
     idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
     if idle is not None:
         sock.setsockopt(socket.IPPROTO_TCP, idle, KEEPALIVE)
+    if hasattr(socket, "TCP_KEEPINTVL"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE)

@@ -127,18 +127,23 @@ class Filter(Protocol):
 
 
 class Allowance:
-    """Bytes that may still go to one destination, shared by its connections."""
+    """Bytes that may still go to one destination, shared by its connections. `limit` may be changed."""
 
-    __slots__ = ("left",)
+    __slots__ = ("limit", "spent")
 
-    def __init__(self, left: int) -> None:
-        self.left = left
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.spent = 0
+
+    @property
+    def left(self) -> int:
+        return max(0, self.limit - self.spent)
 
     def charge(self, count: int) -> None:
         """Take `count` bytes out of it. Raises Cut when there are not that many."""
         if count > self.left:
             raise Cut(Verdict(allow=False, reason=BUDGET))
-        self.left -= count
+        self.spent += count
 
 
 class Owner(Protocol):
@@ -302,7 +307,7 @@ class Flow:
             return self._source_ended()
         self.moved += moved
         if self.allowance is not None:
-            self.allowance.left -= moved
+            self.allowance.spent += moved
         if self.remaining is not None:
             self.remaining -= moved
             self.finished = self.remaining == 0

@@ -116,13 +116,17 @@ class Forward:
         except http1.BadMessage as bad:
             self._last_words(denial.response(bad.status, "bad-request", bad.problem))
             return
+        token = self.scope.token
+        if token is not None and not token.admits_field(request.get(b"proxy-authorization")):
+            self._last_words(denial.not_admitted(head=request.method == b"HEAD"))
+            return
         self.path = where.path
         if where.target is None:
             self._refuse(where.authority[:255], NO_PORT, Verdict(False, MALFORMED))
             return
         self.target = target = where.target
         verdict = self.scope.rules.decide(target.host, target.port)
-        allowance = self.scope.allowance(target.host) if verdict.allow else None
+        allowance = self.scope.allowance(target.host, target.port) if verdict.allow else None
         if allowance is not None and allowance.left <= 0:
             verdict = Verdict(False, BUDGET, verdict.rule, verdict.source)
         if not verdict.allow:
@@ -171,7 +175,7 @@ class Forward:
         self.trip = trip = RoundTrip(self.engine, self, request, self.client, upstream)
         inbound, self.inbound = self.inbound, b""
         head = request_head(request, target, self.path, hop=self.hop)
-        trip.start(head, inbound, self.scope.allowance(target.host))
+        trip.start(head, inbound, self.scope.allowance(target.host, target.port))
 
     # --- events
     # --------------------------------------------------------------------------------------------------------

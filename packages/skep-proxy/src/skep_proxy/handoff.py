@@ -33,6 +33,9 @@ MAX_LINE = 1 << 16
 MAX_LISTENERS = 4096
 """Of one handing connection."""
 
+MAX_HANDOFFS = 256
+"""By one Unix listener at a time: a thread accepts for each (see `acceptor`). The listeners count like connections."""
+
 
 class Entry(msgspec.Struct, frozen=True):
     kind: Literal["proxy", "tcp", "dns"]
@@ -79,7 +82,7 @@ def adopt(fd: int, kind: str) -> socket.socket:
 class Handoff:
     """One handing connection and what came by it."""
 
-    __slots__ = ("buffer", "closed", "count", "engine", "fds", "listeners", "scope", "sock", "trusted")
+    __slots__ = ("buffer", "closed", "count", "engine", "fds", "listeners", "scope", "sock", "stopped", "trusted")
 
     def __init__(self, engine: Engine, scope: Scope, sock: socket.socket, *, trusted: bool) -> None:
         """`trusted`: whoever is at the other end keeps no copy of what it hands over."""
@@ -92,7 +95,9 @@ class Handoff:
         self.trusted = trusted
         self.count = 0
         self.closed = False
+        self.stopped = False
         engine.handoffs.add(self)
+        scope.root.handoffs += 1
 
     def start(self) -> None:
         """Serve the connection, on the loop's thread."""
@@ -139,9 +144,14 @@ class Handoff:
     def _take(self, offer: Offer) -> None:
         if len(offer.listen) > len(self.fds):
             raise Refused(f"{len(offer.listen)} listeners named, {len(self.fds)} descriptors sent")
-        self.count += len(offer.listen)
-        if self.count > MAX_LISTENERS:
+        if self.count + len(offer.listen) > MAX_LISTENERS:
             raise Refused(f"more than {MAX_LISTENERS} listeners")
+        if self.stopped:
+            raise Refused("no new clients are served here")
+        self.count += len(offer.listen)
+        self.engine.hold(self.scope, len(offer.listen))
+        if not self.trusted and (self.scope.root.handoffs > MAX_HANDOFFS or not self.engine.room(self.scope, 0)):
+            raise Refused("too many connections and listeners by this socket")
         shared: list[tuple[socket.socket, bool]] = []
         try:
             for entry in offer.listen:
@@ -178,15 +188,23 @@ class Handoff:
             pass
         self.abort()
 
+    def stop_accepting(self) -> None:
+        """Its listeners are closed and no others are taken; connections that came by them go on."""
+        self.stopped = True
+        listeners, self.listeners = self.listeners, []
+        for listener in listeners:
+            listener.abort()
+
     def abort(self) -> None:
         """The connection, its listeners and every connection that came by them are closed; once."""
         if self.closed:
             return
         self.closed = True
         close_all(self.fds)
-        for listener in self.listeners:
-            listener.abort()
+        self.stop_accepting()
         self.scope.abort()
+        self.scope.root.handoffs -= 1
+        self.engine.hold(self.scope, -self.count)
         self.engine.loop.unregister(self.sock.fileno())
         self.sock.close()
         self.engine.handoffs.discard(self)

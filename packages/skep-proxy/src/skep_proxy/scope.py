@@ -6,8 +6,16 @@ from typing import Protocol
 
 from skep_policy import Rules
 
+from .auth import Token
 from .flow import Allowance
 from .synthetic import Names
+
+BUDGETS = 16384
+"""Destinations with a budget of their own. A worker can name any host below an allowed wildcard; this bounds what that
+costs. Those beyond share one budget.
+"""
+
+_BEYOND = ""
 
 
 class Live(Protocol):
@@ -17,24 +25,47 @@ class Live(Protocol):
 
 
 class Scope:
-    """`rules` may be replaced at any moment; what was decided stays decided."""
+    """`rules` may be replaced at any moment; what was decided stays decided.
 
-    __slots__ = ("_allowances", "live", "names", "rules")
+    What is handed over on a listener has a scope of its own, since it ends on its own, and the listener's scope for a
+    `parent`: its budgets and its limits are the listener's, however often a worker hands over.
+    """
 
-    def __init__(self, rules: Rules) -> None:
+    __slots__ = ("_allowances", "connections", "handoffs", "live", "names", "parent", "rules", "token")
+
+    def __init__(self, rules: Rules, *, parent: Scope | None = None, token: Token | None = None) -> None:
         self.rules = rules
+        self.parent = parent
+        self.token = token
+        """What clients must know; None: whoever can connect may."""
         self.names = Names()
         self.live: set[Live] = set()
-        self._allowances: dict[str, Allowance] = {}
+        self.connections = 0
+        """Open ones, and what was handed over, children's included."""
+        self.handoffs = 0
+        self._allowances: dict[str, Allowance] = {} if parent is None else parent._allowances
 
-    def allowance(self, host: str) -> Allowance | None:
-        """What may still be sent to a host, over all its ports and connections; None when there is no limit."""
+    @property
+    def root(self) -> Scope:
+        return self if self.parent is None else self.parent
+
+    def allowance(self, host: str, port: int) -> Allowance | None:
+        """What may still be sent to an allowed target, over all ports and connections; None when there is no limit.
+
+        A wildcard or a network is one destination, as it is one rule: who holds the names below it could otherwise
+        be sent any amount, a budget at a time. With `*` every host is one.
+        """
         limit = self.rules.max_bytes_out
         if limit is None:
             return None
-        allowance = self._allowances.get(host)
+        rule = self.rules.decide(host, port).rule or ""
+        key = rule.partition(":")[0] if rule.startswith("*.") else rule if "/" in rule else host
+        if key not in self._allowances and len(self._allowances) >= BUDGETS:
+            key = _BEYOND
+        allowance = self._allowances.get(key)
         if allowance is None:
-            allowance = self._allowances[host] = Allowance(limit)
+            allowance = self._allowances[key] = Allowance(limit)
+        allowance.limit = limit
         return allowance
 
     def abort(self) -> None:

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 from skep_policy import Rules
 
+from .auth import Token
 from .engine import Engine, OnEvent, Stats, tune
 from .handoff import Handoff
 from .limits import Limits
@@ -57,12 +58,16 @@ class Proxy:
     ) -> None:
         self.close()
 
-    def listen_tcp(self, host: str, port: int, rules: Rules) -> tuple[str, int]:
-        """Serve on a TCP address; port 0 picks one. Returns the address. Raises OSError."""
+    def listen_tcp(self, host: str, port: int, rules: Rules, *, token: str | None = None) -> tuple[str, int]:
+        """Serve on a TCP address; port 0 picks one. Returns the address. Raises OSError.
+
+        With a `token` of 16 to 255 bytes, only clients that show it are served (see `auth`); ValueError for another.
+        """
         self._still_open()
+        admits = None if token is None else Token(token)
         sock = bind_tcp(host, port)
         try:
-            return self._listen(sock, rules)
+            return self._listen(sock, rules, token=admits)
         except BaseException:
             sock.close()
             raise
@@ -135,8 +140,14 @@ class Proxy:
         return stats
 
     def stop_accepting(self) -> None:
-        """Listeners are closed; connections that are open go on."""
-        self._call(lambda: self._close_listeners(list(self._listeners)))
+        """Listeners are closed, those that were handed over too; connections that are open go on."""
+
+        def stop() -> None:
+            self._close_listeners(list(self._listeners))
+            for handoff in list(self._engine.handoffs):
+                handoff.stop_accepting()
+
+        self._call(stop)
 
     def drain(self, seconds: float) -> bool:
         """Stop accepting, and wait for the open connections to end. False when some are still open after that time."""
@@ -162,12 +173,19 @@ class Proxy:
             self._thread.join()
 
     def _listen(
-        self, sock: socket.socket, rules: Rules, *, kind: Kind = "proxy", path: tuple[str, int, int] | None = None
+        self,
+        sock: socket.socket,
+        rules: Rules,
+        *,
+        kind: Kind = "proxy",
+        path: tuple[str, int, int] | None = None,
+        token: Token | None = None,
     ) -> tuple[str, int]:
         sock.listen(BACKLOG)
         sock.setblocking(False)
         tune(sock)
-        listener = Listener(self._engine, self._engine.scope(rules), sock, transparent=kind == "tcp")
+        scope = self._engine.scope(rules, token=token)
+        listener = Listener(self._engine, scope, sock, transparent=kind == "tcp")
         listener.path = path
         self._add(listener)
         if sock.family == socket.AF_UNIX:
@@ -214,6 +232,9 @@ class Proxy:
             if listener.path is not None:
                 remove_socket(*listener.path)
             listener.abort()
+            for handoff in list(self._engine.handoffs):
+                if handoff.scope.parent is listener.scope:
+                    handoff.stop_accepting()
             if not listener.scope.live:
                 self._engine.scopes.discard(listener.scope)
 

@@ -34,7 +34,7 @@ class Session:
     """Owns the client's socket until it becomes a tunnel's or a forwarder's."""
 
     __slots__ = (
-        *("attempt", "before", "buffer", "client", "closed", "drained", "engine", "host", "looked"),
+        *("admitted", "attempt", "before", "buffer", "client", "closed", "drained", "engine", "host", "looked"),
         *("port", "relay", "scope", "verdict", "via"),
     )
 
@@ -53,12 +53,14 @@ class Session:
         self.before = 0, 0
         self.drained = 0
         self.closed = False
+        self.admitted = scope.token is None
 
     def start(self) -> None:
         """Wait for the client to say what it wants."""
         self.engine.opened(self.scope, self)
         self.engine.handshakes.add(self, self._silent)
-        first = self._on_first_of_unix if self.client.family == socket.AF_UNIX else self._on_request
+        may_hand_over = self.client.family == socket.AF_UNIX and self.scope.parent is None
+        first = self._on_first_of_unix if may_hand_over else self._on_request
         self.engine.loop.register(self.client.fileno(), first)
 
     def start_transparent(self) -> None:
@@ -95,7 +97,7 @@ class Session:
             from .handoff import Handoff  # it needs listeners, and they need sessions
 
             self._forget()
-            scope = self.engine.scope(self.scope.rules)
+            scope = self.engine.scope(self.scope.rules, parent=self.scope)
             Handoff(self.engine, scope, self.client, trusted=False).take_over(data, fds)
             return
         close_all(fds)
@@ -142,6 +144,9 @@ class Session:
         self.engine.handshakes.drop(self)
         try:
             request = http1.parse_request(head)
+            if self.scope.token is not None and not self.scope.token.admits_field(request.get(b"proxy-authorization")):
+                self.say_goodbye(denial.not_admitted(head=request.method == b"HEAD"))
+                return True
             if request.method == b"CONNECT":
                 self._connect(request.target.decode("ascii"))
             else:
@@ -153,13 +158,15 @@ class Session:
     def _understood_socks(self) -> bool:
         try:
             if self.via != "socks5":
-                greeting = socks5.greeting(self.buffer)
+                greeting = socks5.greeting(self.buffer, password=not self.admitted)
                 if greeting is None:
                     return False
                 self.via = "socks5"
                 step, used = greeting
                 self.buffer = self.buffer[used:]
                 self.client.send(step.answer)
+            if not self.admitted and not self._admit():
+                return False
             asked = socks5.request(self.buffer)
             if asked is None:
                 return False
@@ -174,6 +181,19 @@ class Session:
         self.engine.handshakes.drop(self)
         self.engine.loop.handle(self.client.fileno(), self._on_waiting)
         self._open_text(step.host, step.port)
+        return True
+
+    def _admit(self) -> bool:
+        """True once a SOCKS client has shown the token. Raises BadSocks for another one."""
+        shown = socks5.credentials(self.buffer)
+        if shown is None:
+            return False
+        user, password, used = shown
+        if self.scope.token is not None and not self.scope.token.admits(user, password):
+            raise socks5.BadSocks(socks5.NOT_ADMITTED)
+        self.admitted = True
+        self.buffer = self.buffer[used:]
+        self.client.send(socks5.ADMITTED)
         return True
 
     def _open_text(self, host: str, port: int) -> None:
@@ -211,7 +231,7 @@ class Session:
         """Decide, and dial when allowed."""
         self.host, self.port = target.host, target.port
         verdict = self.scope.rules.decide(target.host, target.port)
-        allowance = self.scope.allowance(target.host) if verdict.allow else None
+        allowance = self.scope.allowance(target.host, target.port) if verdict.allow else None
         if allowance is not None and allowance.left <= 0:
             verdict = Verdict(False, BUDGET, verdict.rule, verdict.source)
         if not verdict.allow:
@@ -248,7 +268,7 @@ class Session:
             *(engine.loop, engine.pipes, engine.handshakes, self.client, upstream),
             to_client=to_client,
             gate=self._gate(),
-            allowance=self.scope.allowance(self.host),
+            allowance=self.scope.allowance(self.host, self.port),
             done=self._tunnel_done,
         )
         early, self.buffer = self.buffer, b""

@@ -1,4 +1,5 @@
-"""SOCKS5 (RFC 1928) without authentication, CONNECT only. Bytes in, values out, no sockets.
+"""SOCKS5 (RFC 1928), CONNECT only, without authentication or with user and password (RFC 1929). Bytes in, values out,
+no sockets.
 
 `socks5h://` is the form in which the client sends the name; a client that resolved it first sends an address, and is
 judged by that address.
@@ -12,7 +13,10 @@ import msgspec
 
 VERSION = 5
 NO_AUTHENTICATION = b"\x05\x00"
+USER_AND_PASSWORD = b"\x05\x02"
 NO_ACCEPTABLE_METHOD = b"\x05\xff"
+ADMITTED = b"\x01\x00"
+NOT_ADMITTED = b"\x01\x01"
 
 SUCCEEDED = 0
 GENERAL_FAILURE = 1
@@ -52,13 +56,27 @@ class Step(msgspec.Struct, frozen=True):
     port: int = 0
 
 
-def greeting(data: bytes) -> tuple[Step, int] | None:
-    """The method selection at the beginning of `data` and its length; None while it is incomplete. Raises BadSocks."""
+def greeting(data: bytes, *, password: bool = False) -> tuple[Step, int] | None:
+    """The method selection at the beginning of `data` and its length; None while it is incomplete. `password` asks for
+    one. Raises BadSocks.
+    """
     if len(data) < 2 or len(data) < 2 + data[1]:
         return None
-    if 0 not in data[2 : 2 + data[1]]:
+    chosen = USER_AND_PASSWORD if password else NO_AUTHENTICATION
+    if chosen[1] not in data[2 : 2 + data[1]]:
         raise BadSocks(NO_ACCEPTABLE_METHOD)
-    return Step("greeting", NO_AUTHENTICATION), 2 + data[1]
+    return Step("greeting", chosen), 2 + data[1]
+
+
+def credentials(data: bytes) -> tuple[bytes, bytes, int] | None:
+    """User and password at the beginning of `data`, and their length; None while it is incomplete. Raises BadSocks."""
+    if data[:1] not in (b"", b"\x01"):
+        raise BadSocks(NOT_ADMITTED)
+    if len(data) < 2 or len(data) < 3 + data[1]:
+        return None
+    user_end = 2 + data[1]
+    end = user_end + 1 + data[user_end]
+    return (data[2:user_end], data[user_end + 1 : end], end) if len(data) >= end else None
 
 
 def request(data: bytes) -> tuple[Step, int] | None:
