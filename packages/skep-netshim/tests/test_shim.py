@@ -301,9 +301,9 @@ def test_a_configuration_that_ends_early_is_refused() -> None:
 def test_records_keep_order_equals_signs_and_odd_bytes() -> None:
     config = Config(b"env=A=b=c\0env=\xff=\0one=x\0one=y\0")
     assert config.many("env") == [b"A=b=c", b"\xff="] and config.one("one") == "y" and config.one("two") is None
-    config = Config(b"listen=proxy a 1\0listen=tcp a 2\0listen=dns a 3\0")
-    config.keep_listening_on("proxy")
-    assert config.many("listen") == [b"proxy a 1"]
+    config = Config(b"listen=proxy a 1\0listen=tcp a 2\0listen=dns a 3\0env=A=1\0explicit-env=B=2\0")
+    config.do_without_transparent_egress()
+    assert config.many("listen") == [b"proxy a 1", b"tcp a 2"] and config.many("env") == [b"A=1", b"B=2"]
 
 
 def test_a_command_is_looked_for_as_a_shell_does() -> None:
@@ -336,3 +336,55 @@ def test_more_listeners_than_one_message_takes_come_in_several() -> None:
         sock.close()
     ours.close()
     theirs.close()
+
+
+class Tunnels:
+    """A proxy that answers one CONNECT and then echoes; `answer` is what it answers."""
+
+    def __init__(self, answer: bytes) -> None:
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.server.getsockname()[1]
+        self.answer = answer
+        self.head = b""
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self) -> None:
+        client, _ = self.server.accept()
+        with client:
+            while not self.head.endswith(b"\r\n\r\n"):
+                self.head += client.recv(1)
+            client.sendall(self.answer)
+            if b" 200 " not in self.answer:
+                return
+            while block := client.recv(65536):
+                client.sendall(block)
+
+    def close(self) -> None:
+        self.thread.join()
+        self.server.close()
+
+
+@pythons
+@pytest.mark.parametrize("host", ["a.test", "2001:db8::1"])
+def test_it_joins_its_standard_input_and_output_to_a_host(python: str, host: str) -> None:
+    proxy = Tunnels(b"HTTP/1.1 200 Connection established\r\n\r\nSSH-2.0-first\r\n")
+    sent = os.urandom(1 << 20)
+    command = [python, "-I", "-S", SHIM, "--connect", host, "22", "--port", str(proxy.port)]
+    done = subprocess.run(command, input=sent, capture_output=True, timeout=60)
+    proxy.close()
+    assert done.stdout == b"SSH-2.0-first\r\n" + sent and done.returncode == 0, done.stderr
+    shown = f"[{host}]" if ":" in host else host
+    assert proxy.head.startswith(f"CONNECT {shown}:22 HTTP/1.1\r\nHost: {shown}:22\r\n".encode())
+
+
+@pythons
+def test_a_host_that_is_denied_is_told_with_its_reason(python: str) -> None:
+    proxy = Tunnels(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 29\r\n\r\nskep: bad.test is not allowed\n")
+    command = [python, "-I", "-S", SHIM, "--connect", "bad.test", "22", "--port", str(proxy.port)]
+    ours, theirs = socket.socketpair()
+    with ours, theirs:  # a standard input that stays open, as ssh's does
+        running = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        out, error = running.communicate(timeout=60)
+    proxy.close()
+    assert running.returncode == 1 and out == b"" and error == b"skep: bad.test is not allowed\n"

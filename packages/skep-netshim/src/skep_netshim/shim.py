@@ -2,6 +2,8 @@
 
     python3 -I -S shim.py --control FD [--proxy FD]                   by a backend, told what to do over FD
     python3 -I -S shim.py --unix PATH [--relay] [--port N] -- CMD...  by hand, in a container with one mounted socket
+    python3 -I -S shim.py --connect HOST PORT [--port N]              inside: stdin and stdout to a host, by the proxy;
+                                                                      what ssh's ProxyCommand is for
 
 It is one file without imports beyond the standard library, since `-I -S` finds nothing else, and it takes `_socket`
 where `socket` would do because that saves a third of its start. Trust: the control descriptor and the configuration
@@ -61,8 +63,12 @@ class Config:
     def many(self, key: str) -> List[bytes]:
         return self.records.get(key, [])
 
-    def keep_listening_on(self, kind: str) -> None:
-        self.records["listen"] = [record for record in self.many("listen") if record.startswith(kind.encode() + b" ")]
+    def do_without_transparent_egress(self) -> None:
+        """Names are not answered, as their addresses would lead nowhere, and the worker is told what leads programs to
+        the proxy's own port. Loopback services of the host stay at their addresses.
+        """
+        self.records["listen"] = [record for record in self.many("listen") if not record.startswith(b"dns ")]
+        self.records["env"] = self.many("env") + self.many("explicit-env")
 
     def one(self, key: str) -> Optional[str]:
         values = self.records.get(key)
@@ -571,7 +577,7 @@ def set_apart(config: Config, listening: bool, say: Any) -> List[Tuple[str, str,
             try:
                 make_every_address_local()
             except OSError as error:
-                config.keep_listening_on("proxy")
+                config.do_without_transparent_egress()
                 say("note transparent the kernel refused the route: %s" % error.strerror)
         listeners = open_listeners(config, say) if listening else []
         if apart:
@@ -754,6 +760,62 @@ def pump(source: _socket.socket, sink: _socket.socket) -> None:
                 pass
 
 
+def connect_through(host: str, port: int, proxy_port: int) -> None:
+    """stdin goes to the host and what it says to stdout, until both have ended. Raises Refused."""
+    sock = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    sock.connect(("127.0.0.1", proxy_port))
+    where = "%s:%d" % ("[%s]" % host if ":" in host else host, port)
+    sock.sendall(("CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (where, where)).encode())
+    head = b""
+    while b"\r\n\r\n" not in head:
+        block = sock.recv(4096)
+        if not block or len(head) > MAX_REPLY:
+            raise Refused("the proxy hung up")
+        head += block
+    head, _, rest = head.partition(b"\r\n\r\n")
+    if head.split(b" ", 2)[1:2] != [b"200"]:
+        while len(rest) < MAX_REPLY:
+            block = sock.recv(4096)
+            if not block:
+                break
+            rest += block
+        raise Refused(rest.decode("ascii", "replace").strip() or "the proxy refused")
+    write_all(1, rest)
+    join_standard(sock)
+
+
+def join_standard(sock: _socket.socket) -> None:
+    """Until the host has said everything. Each way on a thread of its own: none waits for the other."""
+    import threading
+
+    def send() -> None:
+        try:
+            while True:
+                block = os.read(0, 65536)
+                if not block:
+                    break
+                sock.sendall(block)
+            sock.shutdown(_socket.SHUT_WR)
+        except OSError:
+            pass
+
+    threading.Thread(target=send, daemon=True).start()
+    while True:
+        try:
+            block = sock.recv(65536)
+        except OSError:
+            break
+        if not block:
+            break
+        write_all(1, block)
+    os._exit(0)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(fd, data) :]
+
+
 def main() -> None:
     args = sys.argv[1:]
     command: List[str] = []
@@ -765,6 +827,8 @@ def main() -> None:
         name = args.pop(0)
         if name == "--relay":
             options[name] = "yes"
+        elif name == "--connect" and len(args) > 1 and args[1].isdigit():
+            options[name], options["port of it"] = args.pop(0), args.pop(0)
         elif name in ("--control", "--proxy", "--unix", "--port") and args:
             options[name] = args.pop(0)
         else:
@@ -772,6 +836,12 @@ def main() -> None:
     if "--control" in options:
         proxy = options.get("--proxy")
         controlled(int(options["--control"]), int(proxy) if proxy else None)
+    elif "--connect" in options:
+        try:
+            connect_through(options["--connect"], int(options["port of it"]), int(options.get("--port", PROXY_PORT)))
+        except (Refused, OSError) as error:
+            sys.stderr.write("%s\n" % error)
+            sys.exit(1)
     elif "--unix" in options and command:
         try:
             from_container(options["--unix"], command, int(options.get("--port", PROXY_PORT)), "--relay" in options)
