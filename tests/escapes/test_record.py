@@ -64,10 +64,11 @@ def test_a_run_says_which_layers_were_in_force(operator: Operator) -> None:
 
 @pytest.mark.guarantee("record-layers")
 def test_a_run_without_the_boundary_is_marked(operator: Operator) -> None:
-    bare = operator.run("--execution-mode", "workspace")
+    bare, bounded = operator.run("--execution-mode", "workspace"), operator.run()
     assert True not in bare["layers"].values()
-    assert "boundary" in operator.skep("review", bare["id"]).stdout
-    assert '"workspace"' in (Path(bare["audit"]) / "run.json").read_text()
+    for done, mode in ((bare, "workspace"), (bounded, "sandbox")):
+        assert json.loads((Path(done["audit"]) / "run.json").read_text())["mode"] == mode
+        assert ("boundary  NONE" in operator.skep("review", done["id"]).stdout) == (mode == "workspace")
 
 
 @pytest.mark.guarantee("record-egress")
@@ -125,8 +126,7 @@ def test_what_is_not_verified_is_approved_by_force_only(operator: Operator, veri
     assert "skep/" not in operator.git("branch", "--all")
     assert operator.skep("approve", done["id"], "--force").returncode == 0
     assert operator.git("show", f"skep/{done['id']}:answer") == "right\n"
-    record = [json.loads(line) for line in (Path(done["audit"]) / "events.jsonl").read_text().splitlines()]
-    assert "force" in json.dumps(record[-1])
+    assert last_record(done)["forced"] is True
     assert operator.skep("audit", "verify", done["id"]).returncode == 0
 
 
@@ -136,5 +136,10 @@ def test_what_is_verified_is_approved_and_nothing_checked_out_moves(operator: Op
     done = operator.run("--verify", VERIFY)
     assert done["verification"]["outcome"] == "passed"
     assert operator.skep("approve", done["id"]).returncode == 0
+    assert last_record(done)["forced"] is False
     assert operator.git("show", f"skep/{done['id']}:answer") == "right\n"
     assert operator.git("rev-parse", "HEAD") == head and operator.git("status", "--porcelain") == ""
+
+
+def last_record(done: dict[str, Any]) -> dict[str, Any]:
+    return json.loads((Path(done["audit"]) / "events.jsonl").read_text().splitlines()[-1])["data"]
