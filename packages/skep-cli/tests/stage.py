@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 from skep_cli import local, repository, workers
+from skep_cli.errors import NoOverlay
 from skep_cli.hostgit import find_git
-from skep_cli.order import Hooks, Order, Outcome
+from skep_cli.order import Hooks, Order, Outcome, Place
 from skep_cli.pipeline import Pipeline
 from skep_cli.record import Mode, Run
 from skep_cli.render import Status
@@ -57,11 +58,16 @@ class Plain:
     def policy(self) -> bytes:
         return b"{}\n"
 
-    def worker(self, folder: RunFolder, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks) -> Outcome:
-        return self.launch(folder.workspace, argv, env, output, hooks)
+    def overlay_bwrap(self, folder: str) -> str:
+        raise NoOverlay("no boundary")
 
-    def verifier(self, folder: RunFolder, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
-        return self.launch(folder.verify, argv, {}, output, hooks)
+    def worker(
+        self, folder: RunFolder, place: Place, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
+    ) -> Outcome:
+        return self.launch(Path(place.folder), argv, env, output, hooks)
+
+    def verifier(self, folder: RunFolder, place: Place, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
+        return self.launch(Path(place.folder), argv, {}, output, hooks)
 
     def launch(
         self, workspace: Path, argv: Sequence[str], env: Mapping[str, str], output: int, hooks: Hooks

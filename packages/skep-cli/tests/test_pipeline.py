@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from skep_cli.audit import Log, check
 from skep_cli.errors import CannotRun, SkepError, StateError
-from skep_cli.order import Hooks, Outcome
+from skep_cli.order import Hooks, Outcome, Place
 from skep_cli.pipeline import Pipeline
 from skep_cli.record import load
 from skep_cli.render import Status
@@ -185,7 +185,7 @@ def test_what_verification_changes_is_no_part_of_the_patch(state: Path, repo: Pa
 def test_a_worker_that_never_started_leaves_nothing(state: Path, repo: Path) -> None:
     class Refusing(Plain):
         def worker(
-            self, folder: RunFolder, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
+            self, folder: RunFolder, place: Place, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
         ) -> Outcome:
             hooks.evidence("a boundary\n")
             raise CannotRun("no user namespaces here")
@@ -198,9 +198,9 @@ def test_a_worker_that_never_started_leaves_nothing(state: Path, repo: Path) -> 
 def test_a_boundary_that_fails_after_the_start_is_a_failed_run_with_a_record(state: Path, repo: Path) -> None:
     class Breaking(Plain):
         def worker(
-            self, folder: RunFolder, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
+            self, folder: RunFolder, place: Place, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
         ) -> Outcome:
-            super().worker(folder, argv, env, output, hooks)
+            super().worker(folder, place, argv, env, output, hooks)
             raise CannotRun("its guardian was killed")
 
     done, folder = with_bounds(state, repo, lambda given: Breaking(given), "echo x > f").go()  # type: ignore[arg-type]
@@ -282,13 +282,15 @@ def test_a_living_run_is_left_alone_by_the_next(state: Path, repo: Path) -> None
 def test_a_log_that_cannot_be_written_ends_the_worker_and_the_run_failed(state: Path, repo: Path) -> None:
     class Failing(Plain):
         def worker(
-            self, folder: RunFolder, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
+            self, folder: RunFolder, place: Place, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
         ) -> Outcome:
             def spawned(kill: Callable[[], None]) -> None:
                 hooks.spawned(kill)
                 pipeline._broken(OSError(28, "No space left on device"))  # pyright: ignore[reportPrivateUsage]
 
-            return super().worker(folder, argv, env, output, Hooks(hooks.evidence, spawned, hooks.started, hooks.event))
+            return super().worker(
+                folder, place, argv, env, output, Hooks(hooks.evidence, spawned, hooks.started, hooks.event)
+            )
 
     pipeline = with_bounds(state, repo, lambda given: Failing(given), "echo x > f; sleep 60")  # type: ignore[arg-type]
     done, folder = pipeline.go()

@@ -15,8 +15,8 @@ from skep_policy.layers import Effective
 
 from . import local, policies
 from .audit import dump
-from .errors import CannotRun
-from .order import Hooks, Order, Outcome
+from .errors import CannotRun, NoOverlay
+from .order import Hooks, Order, Outcome, Place
 from .state import RunFolder
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ class PolicyBounds:
         self._strict = strict
         self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         # a policy that cannot be resolved is told before anything is made
-        self.notes: tuple[str, ...] = self.boundary(order.root, ()).notes
+        self.notes: tuple[str, ...] = self.boundary(Place(order.root), ()).notes
         """What a person should know of the boundary, a line each."""
 
-    def boundary(self, workspace: str, extra_roots: tuple[str, ...]) -> Boundary:
+    def boundary(self, place: Place, extra_roots: tuple[str, ...]) -> Boundary:
         """The boundary around a workspace that stands at the tree's own path. Raises CannotRun."""
         order = self._order
         try:
@@ -48,7 +48,8 @@ class PolicyBounds:
                 self._effective,
                 facts=self._facts,
                 workspace=order.root,
-                mapped={order.root: workspace},
+                mapped=None if place.overlays else {order.root: place.folder},
+                overlays=place.overlays,
                 extra_roots=extra_roots,
                 strict=self._strict,
             )
@@ -59,23 +60,43 @@ class PolicyBounds:
     def policy(self) -> bytes:
         return dump(self._effective)
 
-    def worker(self, folder: RunFolder, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks) -> Outcome:
-        made = self.boundary(str(folder.workspace), (env["SKEP_RESULTS"],))
-        made = msgspec.structs.replace(made, env={**made.env, **env})
-        return self._run(folder, folder.workspace, made, argv, output, hooks)
+    def overlay_bwrap(self, folder: str) -> str:
+        if self._order.mode == "workspace":
+            raise NoOverlay("--execution-mode workspace has no mounts of its own")
+        from skep_bwrap.mountinfo import parse
+        from skep_bwrap.probe import overlay_bwrap
 
-    def verifier(self, folder: RunFolder, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
-        made = self.boundary(str(folder.verify), ())
+        from .session import BackendUnavailable
+
+        root = self._order.root
+        with open("/proc/self/mountinfo", errors="surrogateescape", newline="\n") as table:
+            inside = [mount.point for mount in parse(table.read()) if mount.point.startswith(root.rstrip("/") + "/")]
+        if inside:
+            raise NoOverlay(f"another file system is mounted at {min(inside)}")
+        try:
+            return overlay_bwrap(root, folder, environ=self._facts.environ, untrusted=[root])
+        except (BackendUnavailable, OSError) as error:
+            raise NoOverlay(str(error)) from None
+
+    def worker(
+        self, folder: RunFolder, place: Place, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
+    ) -> Outcome:
+        made = self.boundary(place, (env["SKEP_RESULTS"],))
+        made = msgspec.structs.replace(made, env={**made.env, **env})
+        return self._run(folder, place, made, argv, output, hooks)
+
+    def verifier(self, folder: RunFolder, place: Place, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
+        made = self.boundary(place, ())
         limits = msgspec.structs.replace(made.limits, wall=made.limits.wall or VERIFY_WALL)
         made = msgspec.structs.replace(made, rules=self._effective.verify_rules(), limits=limits)
-        return self._run(folder, folder.verify, made, argv, output, hooks)
+        return self._run(folder, place, made, argv, output, hooks)
 
     def _run(
-        self, folder: RunFolder, workspace: Path, made: Boundary, argv: Sequence[str], output: int, hooks: Hooks
+        self, folder: RunFolder, place: Place, made: Boundary, argv: Sequence[str], output: int, hooks: Hooks
     ) -> Outcome:
         if self._order.mode == "workspace":
-            return self._run_unbounded(workspace, made, argv, output, hooks)
-        return self._run_bounded(folder, made, argv, output, hooks)
+            return self._run_unbounded(Path(place.folder), made, argv, output, hooks)
+        return self._run_bounded(folder, place, made, argv, output, hooks)
 
     def _run_unbounded(
         self, workspace: Path, made: Boundary, argv: Sequence[str], output: int, hooks: Hooks
@@ -93,7 +114,7 @@ class PolicyBounds:
         )
 
     def _run_bounded(
-        self, folder: RunFolder, made: Boundary, argv: Sequence[str], output: int, hooks: Hooks
+        self, folder: RunFolder, place: Place, made: Boundary, argv: Sequence[str], output: int, hooks: Hooks
     ) -> Outcome:
         from .session import BackendUnavailable, launch
 
@@ -110,6 +131,7 @@ class PolicyBounds:
                 stdin=self._null,
                 stdout=output,
                 stderr=output,
+                bwrap=place.bwrap,
                 quarantine=str(folder.path / "quarantine"),
                 on_event=hooks.event,
                 compiled=compiled,

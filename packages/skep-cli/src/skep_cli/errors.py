@@ -39,3 +39,7 @@ class CannotRun(SkepError):
 
 class StateError(CannotRun):
     """The state folder cannot be used."""
+
+
+class NoOverlay(SkepError):
+    """Nothing can be laid over a tree here; the message says why."""

@@ -2,7 +2,7 @@
 
 The worker is gone, what it left is hostile: a folder on the way to a watched path may have become a link to a file
 of the user's. So every path is walked from its writable root without following links, by descriptors, and a link on
-the way is itself what has appeared.
+the way is itself what has appeared. In an overlay only what the worker wrote is looked at, never the user's own tree.
 """
 
 from __future__ import annotations
@@ -78,8 +78,11 @@ class _Spot:
         )
         if root is None:
             return None
+        root = next((seen for seen in boundary.overlays if below(path, seen) and path != seen), root)
         seen = root
-        folder = os.open(boundary.mapped.get(root, root), _FOLDER & ~os.O_NOFOLLOW)
+        overlay = boundary.overlays.get(root)
+        host = overlay.upper if overlay else boundary.mapped.get(root, root)
+        folder = os.open(host, _FOLDER & ~os.O_NOFOLLOW)
         *parents, name = path[len(root) :].strip("/").split("/")
         for part in parents:
             seen = f"{seen.rstrip('/')}/{part}"
@@ -102,10 +105,10 @@ class _Spot:
 
     def exists(self) -> bool:
         try:
-            os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+            info = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
         except FileNotFoundError:
             return False
-        return True
+        return not is_whiteout(info)
 
     def link_text(self) -> str | None:
         try:
@@ -134,6 +137,11 @@ class _Spot:
             os.rename(self.name, aside, src_dir_fd=self.folder, dst_dir_fd=self.folder)
             return os.path.join(os.path.dirname(self.seen), aside)
         return kept
+
+
+def is_whiteout(info: os.stat_result) -> bool:
+    """Is it what an upper layer has for something that was deleted?"""
+    return stat.S_ISCHR(info.st_mode) and info.st_rdev == 0
 
 
 def _is_link(name: str, folder: int) -> bool:

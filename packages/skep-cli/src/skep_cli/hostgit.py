@@ -63,6 +63,8 @@ LOCAL = (
     "GIT_PREFIX",
 )
 """What a git that calls skep (a hook, an alias) leaves in the environment about its own repository."""
+ROOM = 1 << 16
+"""Bytes an empty git dir takes, and some more."""
 TIMEOUT = 3600.0
 """Seconds after which a git that hangs is killed; a pack of tens of gigabytes takes less."""
 
@@ -76,15 +78,24 @@ def find_git(environ: Mapping[str, str]) -> str:
 
 
 class Git:
-    """Runs git in one git dir. `objects` is where objects are read and written instead of its own folder."""
+    """Runs git in one git dir. `objects` is where objects are read and written instead of its own folder, `index` the
+    index file instead of its own.
+    """
 
     def __init__(
-        self, program: str, git_dir: Path | str, *, objects: str | None = None, work_tree: Path | None = None
+        self,
+        program: str,
+        git_dir: Path | str,
+        *,
+        objects: str | None = None,
+        work_tree: Path | None = None,
+        index: Path | None = None,
     ) -> None:
         self.program = program
         self.git_dir = str(git_dir)
         self.objects = objects
         self.work_tree = work_tree
+        self.index = index
 
     def command(self, *args: str, settings: Mapping[str, str] | None = None) -> list[str]:
         words = [self.program, "--no-pager", "--no-replace-objects"]
@@ -113,6 +124,8 @@ class Git:
         }
         if self.work_tree:
             env["GIT_WORK_TREE"] = str(self.work_tree)
+        if self.index:
+            env["GIT_INDEX_FILE"] = str(self.index)
         if self.objects:
             env["GIT_OBJECT_DIRECTORY"] = self.objects
         return env
@@ -184,6 +197,8 @@ def make_git_dir(program: str, folder: Path, *, object_format: str, borrow: str 
     """A git dir of our own, empty, that reads the objects of the folder `borrow` as its own."""
     git = Git(program, folder)
     folder.mkdir(mode=0o700)
+    (folder / "room").write_bytes(bytes(ROOM))  # git has no clear word for a full disk here
+    (folder / "room").unlink()
     git.run(
         "init", "-q", "--bare", "--template=", "--initial-branch=main", f"--object-format={object_format}", str(folder)
     )

@@ -55,21 +55,22 @@ def hash_file(path: str, st_mode: int, object_format: str) -> tuple[str, int]:
     """The blob id of a regular file or link as it is, and its size. Raises OSError."""
     if stat.S_ISLNK(st_mode):
         content = os.fsencode(os.readlink(path))
-        return _blob((content,), len(content), object_format), len(content)
+        return blob_id((content,), len(content), object_format), len(content)
     fd = open_regular(path)
     try:
         size = os.fstat(fd).st_size
         if size <= BLOCK:
             content = os.read(fd, BLOCK + 1)
             if len(content) == size:
-                return _blob((content,), size, object_format), size
+                return blob_id((content,), size, object_format), size
             os.lseek(fd, 0, os.SEEK_SET)
-        return _blob(iter(lambda: os.read(fd, BLOCK), b""), size, object_format), size
+        return blob_id(iter(lambda: os.read(fd, BLOCK), b""), size, object_format), size
     finally:
         os.close(fd)
 
 
-def _blob(blocks: Iterable[bytes], size: int, object_format: str) -> str:
+def blob_id(blocks: Iterable[bytes], size: int, object_format: str) -> str:
+    """The id of a blob of `size` bytes that come in blocks."""
     digest = hashlib.new(object_format, b"blob %d\0" % size, usedforsecurity=False)
     for block in blocks:
         digest.update(block)
@@ -137,7 +138,9 @@ class Store:
 
     def add_tree(self, entries: Entries) -> str:
         """The tree is in the store, without its files; its id."""
-        built: Built = build(entries, self.object_format)
+        return self.add_built(build(entries, self.object_format))
+
+    def add_built(self, built: Built) -> str:
         self.add(bytes_source(oid, "tree", content) for oid, content in built.objects.items())
         return built.root
 

@@ -5,15 +5,28 @@ only.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
+from skep_policy.boundary import Overlay
 from skep_policy.events import EgressEvent
 from skep_policy.report import Egress, Finding
 
 from .record import Mode
 from .repository import Repository
 from .state import RunFolder
+
+Kind = Literal["auto", "overlay", "copy"]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """What stands at the tree's own path for one launch: a folder of the run, or, when there are `overlays`, the tree
+    itself with all that is written kept apart; `bwrap` is the one that can do that.
+    """
+
+    folder: str
+    overlays: dict[str, Overlay] = msgspec.field(default_factory=dict[str, Overlay])
+    bwrap: str | None = None
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -35,6 +48,7 @@ class Order(msgspec.Struct, frozen=True):
     user_exclude: str | None
     notes: list[str]
     version: str
+    workspace: Kind = "auto"
 
 
 class Outcome(Protocol):
@@ -76,10 +90,16 @@ class Bounds(Protocol):
         """The effective policy with its sources, as kept in `policy.json`."""
         ...
 
-    def worker(self, folder: RunFolder, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks) -> Outcome:
-        """Run the worker on the workspace. Raises CannotRun when it never ran."""
+    def overlay_bwrap(self, folder: str) -> str:
+        """The bwrap that can lay layers of `folder` over the tree. Raises NoOverlay with the reason when none can."""
         ...
 
-    def verifier(self, folder: RunFolder, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
-        """Run the verification on `folder.verify`."""
+    def worker(
+        self, folder: RunFolder, place: Place, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
+    ) -> Outcome:
+        """Run the worker. Raises CannotRun when it never ran."""
+        ...
+
+    def verifier(self, folder: RunFolder, place: Place, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
+        """Run the verification."""
         ...

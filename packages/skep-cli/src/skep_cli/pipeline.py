@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 from skep_policy.events import Closed, EgressEvent
 
-from . import local, patch, repository, verify
+from . import local, overlayspace, patch, verify
 from .audit import Log, dump, now
 from .audit import digest as file_digest
-from .errors import CannotRun, SkepError
+from .copyspace import CopySpace
+from .errors import CannotRun, NoOverlay, SkepError
 from .hostgit import Git, make_git_dir
-from .listing import scan
 from .objects import Store
 from .order import Bounds, Hooks, Order, Outcome
 from .record import Run, Trees, Verification
@@ -28,9 +28,10 @@ from .relay import Relay
 from .removal import remove
 from .render import Status, count
 from .sealing import SEALED, clear_dead, clear_scratch, seal_again
-from .snapshot import Baseline, Result, Rules, Snapshot
+from .snapshot import Baseline, Result
+from .space import Space
 from .state import RunFolder, Runs, guarded, trouble, write_new
-from .workspace import Copier, Copy, settle
+from .workspace import Copier
 
 ENDED = ("exit_code", "limit", "state", "layers", "attestation", "findings", "egress")
 TIMED_OUT = 124
@@ -67,7 +68,7 @@ class Pipeline:
         try:
             with guarded(self._runs.root):
                 log = Log(folder, on_failure=self._broken)
-                run, before, snapshot = self._prepare(folder, log)
+                run = self._prepare(folder, log)
         except BaseException as error:
             if log is not None:
                 log.close()
@@ -86,12 +87,12 @@ class Pipeline:
                 remove(folder.path)
                 raise
             why = error.message if isinstance(error, SkepError) else "interrupted"
-        self._after(folder, log, run, before, snapshot, outcome, why)
+        self._after(folder, log, run, outcome, why)
         return run
 
     # Before the worker
 
-    def _prepare(self, folder: RunFolder, log: Log) -> tuple[Run, Baseline, Snapshot]:
+    def _prepare(self, folder: RunFolder, log: Log) -> Run:
         order = self._order
         results = order.results or str(folder.results)
         run = Run(
@@ -104,53 +105,57 @@ class Pipeline:
         log.append("begun", {**{key: built[key] for key in begun}, "uid": os.geteuid()})
         write_new(folder.record, run.encode())
         os.makedirs(results, mode=0o700, exist_ok=True)
-        self._status.say(f"run {run.id}: copying {order.root}")
-        copy = self._copier.copy(Path(order.root), folder.workspace)
-        before, snapshot = self._baseline(folder, run, copy)
-        skipped = [msgspec.to_builtins(finding) for finding in copy.listing.findings]
-        log.append(
-            "baseline",
-            {
-                **msgspec.to_builtins(run.trees),
-                "files": self._files("git/skep.json"),
-                "tracked": len(before.entries),
-                "skipped": skipped,
-            },
-        )
-        run.findings += copy.listing.findings
-        cloned = ", blocks shared" if copy.cloned else ""
-        size = f"{copy.bytes / 1e6:,.1f} MB{cloned}"
-        self._status.say(
-            f"run {run.id}: workspace of {count(len(copy.sources), 'file')} ({size}), baseline {before.tree[:12]}"
-        )
+        self._space, self._layer = self._workspace(folder)
+        run.workspace = self._space.kind
+        self._place = self._space.prepare(lambda text: self._status.say(f"run {run.id}: {text}"))
+        if self._space.before:
+            self._baseline(log, run, self._space.before)
         self._put("policy.json", self._bounds.policy())
         log.append("policy", {"files": self._files("policy.json")})
-        settle(copy.listing)
-        return run, before, snapshot
+        self._space.ready()
+        return run
 
-    def _baseline(self, folder: RunFolder, run: Run, copy: Copy) -> tuple[Baseline, Snapshot]:
+    def _workspace(self, folder: RunFolder) -> tuple[Space, bool | str]:
+        """The workspace, and whether it is an overlay or why it is none."""
         order, repo = self._order, self._order.repository
         object_format = repo.object_format if repo else "sha1"
         git = make_git_dir(order.git, folder.git, object_format=object_format, borrow=repo.objects if repo else None)
         if repo and os.path.exists(os.path.join(repo.common_dir, "shallow")):
             write_new(folder.git / "shallow", Path(repo.common_dir, "shallow").read_bytes())
-        rules = Rules(order.git, folder.git, folder.rules)
-        rules.take(folder.workspace, copy.listing.files, exclude=order.exclude, user=order.user_exclude)
-        snapshot = Snapshot(folder.workspace, Store(git, object_format), rules)
-        before = snapshot.baseline(
-            copy.listing,
-            index=repository.index(order.git, repo) if repo else {},
-            sources=copy.sources,
-            repository=repo,
-            index_mtime_ns=repository.index_mtime_ns(repo) if repo else 0,
-        )
-        if repo:
-            repository.detach(order.git, repo, folder.workspace)
+        self._store = Store(git, object_format)
+        why: bool | str = False
+        if order.workspace != "copy":
+            try:
+                bwrap = overlayspace.find_bwrap(order, self._bounds, folder, self._runs.root)
+                return overlayspace.OverlaySpace(order, folder, self._store, bwrap), True
+            except NoOverlay as error:
+                why = error.message
+                if order.workspace == "overlay":
+                    raise CannotRun(f"no overlay over {order.root}: {why}; --workspace copy works everywhere") from None
+        return CopySpace(order, folder, self._copier, self._store), why
+
+    def _baseline(self, log: Log, run: Run, before: Baseline) -> None:
+        """The baseline is on record: before the worker for a copy, after it for an overlay."""
+        repo = self._order.repository
         run.trees = Trees(
-            object_format, bool(repo), repo.head if repo else None, repo.branch if repo else None, before.tree
+            self._store.object_format,
+            bool(repo),
+            repo.head if repo else None,
+            repo.branch if repo else None,
+            before.tree,
         )
         self._put("git/skep.json", dump({"kept": before.kept, "foreign": before.foreign}))
-        return before, snapshot
+        run.findings += before.findings
+        log.append(
+            "baseline",
+            {
+                **msgspec.to_builtins(run.trees),
+                "workspace": run.workspace,
+                "files": self._files("git/skep.json"),
+                "tracked": len(before.entries),
+                "skipped": msgspec.to_builtins(before.findings),
+            },
+        )
 
     def _put(self, name: str, content: bytes) -> None:
         write_new(self._folder.path / name, content)
@@ -177,12 +182,13 @@ class Pipeline:
 
         def started() -> None:
             self._started = True
+            self._space.started()
             log.note("started", {})
             self._status.say(f"run {run.id}: worker started: {argv[0]}")
 
         hooks = Hooks(evidence, spawned, started, self._recorder(log, "egress"))
         try:
-            return self._bounds.worker(folder, argv, env, relay.fd, hooks)
+            return self._bounds.worker(folder, self._place, argv, env, relay.fd, hooks)
         finally:
             self._kill = None
             relay.finish()
@@ -208,8 +214,6 @@ class Pipeline:
         folder: RunFolder,
         log: Log,
         run: Run,
-        before: Baseline,
-        snapshot: Snapshot,
         outcome: Outcome | None,
         why: str | None,
     ) -> None:
@@ -218,12 +222,13 @@ class Pipeline:
                 run.exit_code = CannotRun.exit_code
                 raise SkepError(why or "the worker came to no end")
             _take_over(run, outcome)
+            run.layers = {**run.layers, "overlay": self._layer}
             if self._failure:
                 raise self._failure
             ended = {key: msgspec.to_builtins(getattr(run, key)) for key in ENDED}
             log.append("ended", ended)
             self._status.say(f"run {run.id}: worker {run.state}, exit status {run.exit_code}")
-            after = self._patch(folder, log, run, before, snapshot)
+            before, after = self._patch(folder, log, run)
             if self._order.verify:
                 self._verify(folder, log, run, before, after)
         except OSError as error:
@@ -240,8 +245,10 @@ class Pipeline:
         run.reason = why
         self._status.warn(f"run {run.id}: {why}")
 
-    def _patch(self, folder: RunFolder, log: Log, run: Run, before: Baseline, snapshot: Snapshot) -> Result:
-        after = snapshot.result(before, scan(folder.workspace))
+    def _patch(self, folder: RunFolder, log: Log, run: Run) -> tuple[Baseline, Result]:
+        before, after = self._space.result()
+        if run.trees is None:
+            self._baseline(log, run, before)
         assert run.trees is not None
         run.trees.result = after.tree
         run.findings += after.findings
@@ -256,24 +263,19 @@ class Pipeline:
         }
         log.append("patch", {**changed, "files": self._files("patch.diff", "worker.log")})
         self._status.say(f"run {run.id}: {count(len(run.files_changed), 'file')} changed")
-        return after
+        return before, after
 
     def _verify(self, folder: RunFolder, log: Log, run: Run, before: Baseline, after: Result) -> None:
         order = self._order
         assert order.verify is not None and order.verify_text is not None
         self._status.say(f"run {run.id}: verifying: {order.verify_text}")
         detail = ""
-        if not order.keep:
-            remove(folder.workspace)  # room for its successor
         relay: Relay | None = None
         try:
-            store = Store(Git(order.git, folder.git), run.trees.object_format if run.trees else "sha1")
-            verify.lay_out(Path(order.root), folder.verify, self._copier, before, after, store)
-            if order.repository:
-                repository.detach(order.git, order.repository, folder.verify)
+            place = self._space.lay_out(before, after)
             relay = Relay(folder.path / "verify.log", forward=self._show)
             hooks = Hooks(lambda text: None, self._verifying(relay), lambda: None, self._recorder(log, "verify-egress"))
-            done = self._bounds.verifier(folder, order.verify, relay.fd, hooks)
+            done = self._bounds.verifier(folder, place, order.verify, relay.fd, hooks)
             run.verification = verify.judged(
                 order.verify_text, exit_code=done.exit_code, exec_error=done.exec_error, timed_out=done.timed_out
             )

@@ -116,6 +116,12 @@ def _read(program: str, root: str, git_dir: str) -> Repository:
     )
 
 
+def head_of(program: str, repository: Repository) -> str | None:
+    """The commit checked out at this moment."""
+    git = Git(program, repository.git_dir, work_tree=Path(repository.root))
+    return git.text("rev-parse", "--verify", "--quiet", "HEAD^{commit}", ok=(0, 1)) or None
+
+
 def _tracks(program: str, repository: Repository, below: str) -> bool:
     git = Git(program, repository.git_dir, work_tree=Path(repository.root))
     return bool(git.run("ls-files", "-z", "--", f":(top,literal){below}"))
@@ -123,7 +129,11 @@ def _tracks(program: str, repository: Repository, below: str) -> bool:
 
 def index(program: str, repository: Repository) -> dict[str, IndexEntry]:
     """The user's index by path; of an unmerged path one of its stages."""
-    git = Git(program, repository.git_dir, work_tree=Path(repository.root))
+    return entries_of(Git(program, repository.git_dir, work_tree=Path(repository.root)))
+
+
+def entries_of(git: Git) -> dict[str, IndexEntry]:
+    """The index of a git dir by path; of an unmerged path one of its stages."""
     listing = git.run("ls-files", "--stage", "-v", "--debug", "-z", "--full-name")
     entries: dict[str, IndexEntry] = {}
     at = 0

@@ -21,7 +21,7 @@ from .errors import CannotRun, SkepError, UsageError
 from .flags import Flags
 from .hostgit import find_git
 from .options import collect, policy_flags
-from .order import Order
+from .order import Kind, Order
 from .pipeline import TIMED_OUT, Pipeline
 from .record import Mode, Run, one_json
 from .render import Live, Status
@@ -54,7 +54,7 @@ from .workers import split, with_task
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, on the last line of stdout.")
 @click.option("--quiet", is_flag=True, help="No progress lines and no output of the worker.")
 @policy_flags()
-def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: str, **values: Any) -> None:
+def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: Kind, **values: Any) -> None:
     """Give TASK to a worker on a copy of REPO, in the boundary of the policy; record it, take the patch, verify it.
 
     REPO itself is never written. `skep review`, `skep approve` and `skep deny` come after.
@@ -70,11 +70,10 @@ def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: str, **
     """
     flags = collect(values)
     status = Status(quiet=quiet)
-    if workspace == "overlay":
-        raise UsageError("--workspace overlay is not there yet: use --workspace copy")
+    shown = {"as_json": as_json, "quiet": quiet}
     try:
         with local.signals(local.end):
-            run, folder = start(repo, task, flags, status=status, as_json=as_json, quiet=quiet, **values)
+            run, folder = start(repo, task, flags, status=status, workspace=workspace, **shown, **values)
     except local.Ending as error:
         raise SkepError("interrupted; the worker never ran", exit_code=error.exit_code) from None
     document = run.document(folder)
@@ -103,6 +102,7 @@ def start(
     status: Status,
     as_json: bool,
     quiet: bool,
+    workspace: Kind,
     worker: str | None,
     mode: Mode,
     verify: str | None,
@@ -139,6 +139,7 @@ def start(
             user_exclude=repository.excludes_file(git, found, facts.environ, facts.home),
             notes=policies.withheld_lines(effective, root),
             version=version("skep-cli"),
+            workspace=workspace,
         )
         bounds = PolicyBounds(order, effective, facts, strict=flags.strict)
     except PolicyError as error:

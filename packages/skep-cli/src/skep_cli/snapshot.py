@@ -43,6 +43,8 @@ class Baseline(msgspec.Struct):
     foreign: list[str]
     """Folders of other repositories: submodules, and repositories inside the tree that the outer one does not track."""
     folders: dict[str, int]
+    findings: list[Finding]
+    """What of the tree could not be taken in."""
 
 
 class Result(msgspec.Struct):
@@ -124,8 +126,10 @@ class Snapshot:
         if repository and repository.head:
             head = self._store.tree(repository.head)
             differing = changes(head, entries)
-            kept = [change.path for change in differing if _is_kept(change, index, sources, index_mtime_ns)]
-        return Baseline(entries, tree, dict(listing.files), frozenset(ignored), kept, foreign, listing.folders)
+            kept = [change.path for change in differing if is_kept(change, index, sources, index_mtime_ns)]
+        return Baseline(
+            *(entries, tree, dict(listing.files), frozenset(ignored), kept, foreign, listing.folders, listing.findings)
+        )
 
     def result(self, before: Baseline, now: Listing) -> Result:
         """What the worker left. Raises OSError, SkepError."""
@@ -138,7 +142,7 @@ class Snapshot:
                     changed[path] = stamp
             elif path in before.ignored:
                 if stamp.size > MAX_FILE and before.stamps[path] != stamp:
-                    findings.append(_too_large(path))
+                    findings.append(too_large(path))
             else:
                 fresh[path] = stamp
         ignored = self._rules.ignored(fresh)
@@ -154,7 +158,7 @@ class Snapshot:
             findings.append(Finding("poses-as-git", path, "a .git to some file systems: left out of the patch"))
         for path in [path for path, stamp in changed.items() if stamp.size > MAX_FILE]:
             del changed[path]
-            findings.append(_too_large(path))
+            findings.append(too_large(path))
         hashed, sizes = self._hash(changed)
         self._write(hashed, changed, sizes)
         entries.update(hashed)
@@ -182,7 +186,7 @@ class Snapshot:
         self._store.add(source(path) for path in entries)
 
 
-def _too_large(path: str) -> Finding:
+def too_large(path: str) -> Finding:
     return Finding("too-large", path, f"over {MAX_FILE >> 20} MiB: its change is left out of the patch")
 
 
@@ -190,9 +194,7 @@ def _tracks_below(index: Mapping[str, IndexEntry], folder: str) -> bool:
     return any(path.startswith(folder + "/") for path in index)
 
 
-def _is_kept(
-    change: Change, index: Mapping[str, IndexEntry], sources: Mapping[str, Stamp], index_mtime_ns: int
-) -> bool:
+def is_kept(change: Change, index: Mapping[str, IndexEntry], sources: Mapping[str, Stamp], index_mtime_ns: int) -> bool:
     """Whether the user's index knows a difference from HEAD to be none.
 
     It has the very entry of HEAD, and the file's stamp of when that was last found true; a stamp as young as the index

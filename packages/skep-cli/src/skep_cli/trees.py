@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 FILE, EXECUTABLE, LINK, FOLDER, SUBMODULE = 0o100644, 0o100755, 0o120000, 0o040000, 0o160000
@@ -39,7 +39,7 @@ def object_id(kind: str, content: bytes, object_format: str) -> str:
 
 
 class Built(NamedTuple):
-    """A root tree's id and every tree object below it, by id."""
+    """A root tree's id and the tree objects made, by id."""
 
     root: str
     objects: dict[str, bytes]
@@ -47,29 +47,98 @@ class Built(NamedTuple):
 
 def build(entries: Entries, object_format: str) -> Built:
     """The tree objects of a flat map. Raises ValueError when a path is both a file and a folder."""
-    folders: dict[str, dict[str, Entry]] = {"": {}}
-    for path, entry in entries.items():
+    return Forest(entries, object_format).build()
+
+
+class Forest:
+    """A tree that can be changed: building it again costs what was touched, whatever the size of the whole."""
+
+    def __init__(self, entries: Entries, object_format: str) -> None:
+        """Raises ValueError when a path is both a file and a folder."""
+        self._format = object_format
+        self._folders: dict[str, dict[str, Entry]] = {"": {}}
+        self._stale: set[str] = {""}
+        self._root = ""
+        for path, entry in entries.items():
+            self.put(path, entry)
+
+    def put(self, path: str, entry: Entry) -> None:
+        """The entry stands at the path. Raises ValueError when a path is both a file and a folder."""
         parent, _, name = path.rpartition("/")
-        folders.setdefault(parent, {})[name] = entry
-    for folder in list(folders):
-        while folder:
+        children = self._folders.get(parent)
+        if children is None:
+            children = self._plant(parent)
+        there = children.get(name)
+        if there is not None and there.mode == FOLDER:
+            raise ValueError(f"{path} is both a file and a folder")
+        children[name] = entry
+        self._touch(parent)
+
+    def drop(self, path: str) -> None:
+        """The entry is gone, and every folder with it that it was the last of. Nothing happens when it is not there."""
+        parent, _, name = path.rpartition("/")
+        if name not in self._folders.get(parent, ()):
+            return
+        del self._folders[parent][name]
+        self._touch(parent)
+        while parent and not self._folders[parent]:
+            del self._folders[parent]
+            parent, _, name = parent.rpartition("/")
+            del self._folders[parent][name]
+
+    def has_folder(self, path: str) -> bool:
+        return path in self._folders
+
+    def below(self, path: str) -> Iterator[tuple[str, Entry]]:
+        """Every entry at the path or below it."""
+        parent, _, name = path.rpartition("/")
+        there = self._folders.get(parent, {}).get(name)
+        if there is not None and there.mode != FOLDER:
+            yield path, there
+        pending = [path]
+        while pending:
+            folder = pending.pop()
+            for name, entry in self._folders.get(folder, {}).items():
+                full = f"{folder}/{name}" if folder else name
+                if entry.mode == FOLDER:
+                    pending.append(full)
+                else:
+                    yield full, entry
+
+    def build(self) -> Built:
+        """The id of the whole, and the tree objects that were made since the last time."""
+        objects: dict[str, bytes] = {}
+        stale = [folder for folder in self._stale if folder in self._folders]
+        for folder in sorted(stale, key=lambda path: path.count("/") if path else -1, reverse=True):
+            content = _tree(self._folders[folder])
+            oid = object_id("tree", content, self._format)
+            objects[oid] = content
+            if folder:
+                parent, _, name = folder.rpartition("/")
+                self._folders[parent][name] = Entry(FOLDER, oid)
+            else:
+                self._root = oid
+        self._stale.clear()
+        return Built(self._root, objects)
+
+    def _plant(self, folder: str) -> dict[str, Entry]:
+        missing: list[str] = []
+        while folder not in self._folders:
+            missing.append(folder)
             folder = folder.rpartition("/")[0]
-            if folder in folders:
-                break
-            folders[folder] = {}
-    objects: dict[str, bytes] = {}
-    ids: dict[str, str] = {}
-    for folder in sorted(folders, key=lambda path: -path.count("/") if path else 1):
-        content = _tree(folders[folder])
-        oid = object_id("tree", content, object_format)
-        objects[oid] = content
-        ids[folder] = oid
-        if folder:
+        for folder in reversed(missing):
             parent, _, name = folder.rpartition("/")
-            if name in folders[parent]:
+            if name in self._folders[parent]:
                 raise ValueError(f"{folder} is both a file and a folder")
-            folders[parent][name] = Entry(FOLDER, oid)
-    return Built(ids[""], objects)
+            self._folders[parent][name] = Entry(FOLDER, "")
+            self._folders[folder] = {}
+        return self._folders[missing[0]]
+
+    def _touch(self, folder: str) -> None:
+        """A stale folder's parents are stale."""
+        while folder not in self._stale:
+            self._stale.add(folder)
+            folder = folder.rpartition("/")[0]
 
 
 def _tree(children: Mapping[str, Entry]) -> bytes:

@@ -29,20 +29,30 @@ def lay_out(source: Path, target: Path, copier: Copier, before: Baseline, after:
     """The result stands at `target`, on top of what was ignored of `source`. Raises OSError, SkepError."""
     copier.copy(source, target, only=before.ignored)
     _drop_empty(target, before, after.entries)
-    writer = _Writer(target, before)
+    unchanged = {
+        path: before.stamps[path] for path, entry in after.entries.items() if before.entries.get(path) == entry
+    }
+    write_all(target, store, after.entries, unchanged)
+    for folder, mode in before.folders.items():
+        there = target / folder
+        if there.is_dir() and not there.is_symlink():
+            there.chmod(mode & 0o777)
+
+
+def write_all(target: Path, store: Store, entries: Mapping[str, Entry], stamps: Mapping[str, Stamp]) -> None:
+    """The entries are files below `target`, with the modes and times of their stamps. Raises OSError, SkepError."""
+    writer = _Writer(target, stamps)
     paths: dict[str, list[str]] = {}
-    for path, entry in after.entries.items():
+    for path, entry in entries.items():
         paths.setdefault(entry.oid, []).append(path)
     for oid, _, blocks in store.read(paths):
-        content = b""
         names = paths[oid]
-        if len(names) > 1 or after.entries[names[0]].mode == LINK:
+        if len(names) > 1 or entries[names[0]].mode == LINK:
             content = b"".join(blocks)
             for path in names:
-                writer.write(path, after.entries[path], iter((content,)))
+                writer.write(path, entries[path], iter((content,)))
         else:
-            writer.write(names[0], after.entries[names[0]], blocks)
-    writer.finish()
+            writer.write(names[0], entries[names[0]], blocks)
 
 
 def _drop_empty(target: Path, before: Baseline, after: Mapping[str, Entry]) -> None:
@@ -68,9 +78,9 @@ def _folders(entries: Mapping[str, Entry]) -> set[str]:
 class _Writer:
     """Writes files below a folder and never through a link in it."""
 
-    def __init__(self, root: Path, before: Baseline) -> None:
+    def __init__(self, root: Path, stamps: Mapping[str, Stamp]) -> None:
         self._root = str(root)
-        self._before = before
+        self._stamps = stamps
         self._folders: set[str] = {""}
         self._now = time.time_ns()
 
@@ -79,7 +89,7 @@ class _Writer:
         there = f"{self._root}/{path}"
         if os.path.lexists(there):
             remove(Path(there))
-        stamp: Stamp | None = self._before.stamps.get(path) if self._before.entries.get(path) == entry else None
+        stamp = self._stamps.get(path)
         when = stamp.mtime_ns if stamp else self._now
         if entry.mode == LINK:
             os.symlink(b"".join(blocks), os.fsencode(there))
@@ -110,13 +120,6 @@ class _Writer:
         except FileNotFoundError:
             os.mkdir(there, 0o755)
         self._folders.add(folder)
-
-    def finish(self) -> None:
-        """Folders have the modes they had."""
-        for folder, mode in self._before.folders.items():
-            there = f"{self._root}/{folder}"
-            if os.path.isdir(there) and not os.path.islink(there):
-                os.chmod(there, mode & 0o777)
 
 
 def judged(command: str, *, exit_code: int, exec_error: int | None, timed_out: bool) -> Verification:

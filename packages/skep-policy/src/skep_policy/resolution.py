@@ -43,8 +43,8 @@ def resolve(
 
     `workspace` is the worker's folder, the current one when None. `mapped` says which folder of the host stands at a
     path the worker sees. `overlays` are folders by what the worker sees there: it may write in all of them, their git
-    folders included, since no git of the host ever looks at what it wrote. `extra_roots` are folders of the run itself (results, scratch): they must exist, and stay
-    reachable whatever is hidden.
+    folders included, since no git of the host ever looks at what it wrote. `extra_roots` are folders of the run itself
+    (results, scratch): they must exist, and stay reachable whatever is hidden.
     """
     plain = Tree()
     layered = dict(overlays or {})
@@ -92,7 +92,9 @@ def resolve(
         limits=_limits(policy.limits),
         strict=strict,
         links={
-            link: text for link, text in sorted(protects.links.items()) if not any(below(link, path) for path in layered)
+            link: text
+            for link, text in sorted(protects.links.items())
+            if not any(below(link, path) for path in layered)
         },
         known=tuple(protects.known),
         notes=tuple(scope.notes),

@@ -1,0 +1,70 @@
+"""The workspace as a copy: made and hashed before the worker starts, the same on every system and in every mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from . import repository, verify
+from .listing import scan
+from .objects import Store
+from .order import Order, Place
+from .removal import remove
+from .render import count
+from .snapshot import Baseline, Result, Rules, Snapshot
+from .state import RunFolder
+from .workspace import Copier, settle
+
+
+class CopySpace:
+    """The workspace of one run, in `folder.workspace`."""
+
+    kind = "copy"
+
+    def __init__(self, order: Order, folder: RunFolder, copier: Copier, store: Store) -> None:
+        self._order = order
+        self._folder = folder
+        self._copier = copier
+        self._store = store
+        self.before: Baseline | None = None
+
+    def prepare(self, say: Callable[[str], None]) -> Place:
+        order, folder, repo = self._order, self._folder, self._order.repository
+        say(f"copying {order.root}")
+        copy = self._copier.copy(Path(order.root), folder.workspace)
+        rules = Rules(order.git, folder.git, folder.rules)
+        rules.take(folder.workspace, copy.listing.files, exclude=order.exclude, user=order.user_exclude)
+        self._snapshot = Snapshot(folder.workspace, self._store, rules)
+        self.before = self._snapshot.baseline(
+            copy.listing,
+            index=repository.index(order.git, repo) if repo else {},
+            sources=copy.sources,
+            repository=repo,
+            index_mtime_ns=repository.index_mtime_ns(repo) if repo else 0,
+        )
+        if repo:
+            repository.detach(order.git, repo, folder.workspace)
+        cloned = ", blocks shared" if copy.cloned else ""
+        size = f"{copy.bytes / 1e6:,.1f} MB{cloned}"
+        say(f"workspace of {count(len(copy.sources), 'file')} ({size}), baseline {self.before.tree[:12]}")
+        self._listing = copy.listing
+        return Place(str(folder.workspace))
+
+    def ready(self) -> None:
+        settle(self._listing)
+
+    def started(self) -> None:
+        pass
+
+    def result(self) -> tuple[Baseline, Result]:
+        assert self.before is not None
+        return self.before, self._snapshot.result(self.before, scan(self._folder.workspace))
+
+    def lay_out(self, before: Baseline, after: Result) -> Place:
+        order, folder = self._order, self._folder
+        if not order.keep:
+            remove(folder.workspace)  # room for its successor
+        verify.lay_out(Path(order.root), folder.verify, self._copier, before, after, self._store)
+        if order.repository:
+            repository.detach(order.git, order.repository, folder.verify)
+        return Place(str(folder.verify))
