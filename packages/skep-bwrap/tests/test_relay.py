@@ -59,6 +59,7 @@ def test_a_file_keeps_its_mode_whatever_the_worker_does(either: Box) -> None:
         assert either.python(attempt, how={"stdin": stdin.fileno()}).code != 0
         stdin.seek(0)
         assert either.run(["cat"], how={"stdin": stdin.fileno()}).out == "hush\n"
+        assert secret.stat().st_mode & 0o777 == 0o600
         os.fchmod(stdin.fileno(), 0o640)  # as an unconfined holder of the same descriptor may
     assert secret.stat().st_mode & 0o777 == 0o640
 
@@ -160,6 +161,8 @@ def test_the_file_size_limit_holds_for_relayed_output_too(box: Box) -> None:
     result = box.run(["yes"], limits=Limits(file_size=100_000, wall=60))
     assert len(result.out) == 100_000 and result.outcome.limit == "file-size"
     assert box.run(["echo", "x"], limits=Limits(file_size=100_000)).outcome.limit is None
+    full = box.sh("printf 1234; exit 3", limits=Limits(file_size=4))
+    assert (full.out, full.code, full.outcome.limit) == ("1234", 3, None), "as much as the limit is not more"
 
 
 def test_a_full_disk_is_an_error_to_the_worker_and_no_hang(box: Box) -> None:

@@ -72,7 +72,7 @@ class Relay:
         """A piece is copied; False at the end."""
         size = BLOCK if self._left is None else min(BLOCK, self._left)
         if size == 0:
-            self.over_limit = True
+            self.over_limit = os.read(self._source, 1) != b""
             return False
         try:
             moved = os.splice(self._source, self._sink, size) if self._spliced else self._copy(size)
