@@ -11,6 +11,8 @@ import msgspec
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 
+from .render import one_line
+
 
 class Check(msgspec.Struct, frozen=True):
     id: str
@@ -86,7 +88,7 @@ def show_sockets(as_json: bool) -> None:
         click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
         return
     for row in rows:
-        click.echo(f"{row['status']}  {row['path']}" + (f"  ({row['by']})" if row["by"] else ""))
+        click.echo(one_line(f"{row['status']}  {row['path']}" + (f"  ({row['by']})" if row["by"] else ""), None))
     click.echo(f"{len(rows)} sockets of the host; abstract ones are out of reach in the worker's network namespace.")
 
 

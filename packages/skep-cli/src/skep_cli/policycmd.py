@@ -21,6 +21,7 @@ from . import policies
 from .errors import UsageError
 from .flags import Flags
 from .options import collect, policy_flags
+from .render import one_line
 
 
 @click.group(short_help="Show, check and explain the policy.")
@@ -43,6 +44,11 @@ def boundary_of(policy: Effective, flags: Flags, facts: Facts) -> Boundary:
         return policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict)
     except PolicyError as error:
         raise UsageError(str(error)) from None
+
+
+def tell(line: str) -> None:
+    """One line, whatever a policy file that nobody trusts says."""
+    click.echo(one_line(line, None))
 
 
 def as_json(value: object) -> None:
@@ -75,15 +81,15 @@ def show(json: bool, **values: Any) -> None:
         )
         return
     for entry in policy.entries:
-        click.echo(f"{entry.key} = {entry.value}  ({entry.source})")
+        tell(f"{entry.key} = {entry.value}  ({entry.source})")
     for title, rules in (("writable", boundary.roots), ("protected", boundary.protects), ("hidden", boundary.hides)):
         click.echo(f"\n{title}:")
         for rule in rules:
             absent = "; absent" if rule.kind == "absent" else ""
-            click.echo(f"  {rule.path}  ({rule.source}{absent}) {rule.reason}")
+            tell(f"  {rule.path}  ({rule.source}{absent}) {rule.reason}")
     click.echo(f"\nnetwork: {boundary.rules.mode}")
     for entry in policy.withheld:
-        click.echo(f"withheld until `skep trust {facts.cwd}`: {entry.key} = {entry.value}  ({entry.source})")
+        tell(f"withheld until `skep trust {facts.cwd}`: {entry.key} = {entry.value}  ({entry.source})")
 
 
 @command.command()
@@ -119,7 +125,7 @@ def explain(target: str, json: bool, **values: Any) -> None:
         as_json(explanation)
     else:
         rule = f" by {explanation.rule} ({explanation.source})" if explanation.rule else ""
-        click.echo(f"{target}: {'allowed' if explanation.allow else 'denied'}{rule}: {explanation.reason}")
+        tell(f"{target}: {'allowed' if explanation.allow else 'denied'}{rule}: {explanation.reason}")
     sys.exit(0 if explanation.allow else 1)
 
 

@@ -33,10 +33,10 @@ def visible(text: str) -> str:
     return _UNSAFE.sub(_escape, text)
 
 
-def one_line(text: str, limit: int = 200) -> str:
-    """As `visible`, on one line of at most `limit` characters."""
+def one_line(text: str, limit: int | None = 200) -> str:
+    """As `visible`, on one line of at most `limit` characters; None where a cut could leave out what matters."""
     text = visible(text.replace("\n", "\u23ce").replace("\t", " "))
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return text if limit is None or len(text) <= limit else text[: limit - 1] + "…"
 
 
 class Live:

@@ -14,6 +14,7 @@ from skep_policy.trust import TrustStore
 
 from .errors import SkepError, UsageError
 from .projectfile import PROJECT_FILE, store_path, trust_store
+from .render import one_line
 from .state import guarded
 
 
@@ -46,7 +47,7 @@ def command(repo: str, yes: bool, forget: bool, **_: Any) -> None:
     store = trust_store(facts)
     if forget:
         write_store(store.forgetting(project), facts)
-        click.echo(f"{path} is not trusted")
+        click.echo(f"{one_line(path, None)} is not trusted")
         return
     if not os.path.lexists(path):
         raise UsageError(f"{path} does not exist: there is nothing to trust")
@@ -57,16 +58,16 @@ def command(repo: str, yes: bool, forget: bool, **_: Any) -> None:
     except PolicyError as error:
         raise UsageError(str(error)) from None
     if not withheld:
-        click.echo(f"{path} only narrows the policy: it counts without being trusted")
+        click.echo(f"{one_line(path, None)} only narrows the policy: it counts without being trusted")
         return
     if not store.is_trusted(project, text.encode()):
-        click.echo(f"{path} asks for:")
+        click.echo(f"{one_line(path, None)} asks for:")
         for entry in withheld:
-            click.echo(f"  {entry.key} = {entry.value}")
+            click.echo(f"  {one_line(f'{entry.key} = {entry.value}', None)}")
         if not yes and not _agreed():
             raise SkepError(f"{path} is not trusted: it counts only where it narrows")
         write_store(store.trusting(project, text.encode()), facts)
-    click.echo(f"{path} is trusted as it is now")
+    click.echo(f"{one_line(path, None)} is trusted as it is now")
 
 
 def _agreed() -> bool:
