@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -181,3 +182,26 @@ def test_relays_that_were_never_started_leave_nothing(tmp_path: Path) -> None:
         stdio.close()
         assert descriptors() == before + 1
     assert eventually(lambda: descriptors() == before)
+
+
+@pytest.mark.parametrize("name", ["dup", "pipe", "eventfd"])
+@pytest.mark.parametrize("left", [0, 1, 2])
+def test_descriptors_that_run_out_halfway_leave_none_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, left: int
+) -> None:
+    given = getattr(os, name)
+    calls = iter(range(left))
+
+    def scarce(*args: int) -> object:
+        if next(calls, None) is None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return given(*args)
+
+    files = [(tmp_path / str(number)).open("w+b") for number in range(3)]
+    before = descriptors()
+    monkeypatch.setattr(os, name, scarce)
+    with pytest.raises(OSError, match="Too many open files"):
+        Stdio(*(file.fileno() for file in files))
+    assert descriptors() == before
+    for file in files:
+        file.close()

@@ -109,9 +109,13 @@ class Stdio:
         self._inputs: list[Relay] = []
         self._outputs: list[Relay] = []
         self._far: list[int] = []
-        self.stdin = self._usable(stdin, "in")
-        self.stdout = self._usable(stdout, "out")
-        self.stderr = self.stdout if _same(stdout, stderr) else self._usable(stderr, "out")
+        try:
+            self.stdin = self._usable(stdin, "in")
+            self.stdout = self._usable(stdout, "out")
+            self.stderr = self.stdout if _same(stdout, stderr) else self._usable(stderr, "out")
+        except BaseException:
+            self.close()
+            raise
 
     def start(self) -> None:
         """The worker has its descriptors; ours of its ends are closed, so that end-of-file travels."""
@@ -143,16 +147,23 @@ class Stdio:
             return fd
         if kind == "not at all":
             return None
-        host = os.dup(fd)
-        read, write = os.pipe()
-        if way == "in":
-            self._inputs.append(Relay(host, write, owned=write, copied=host))
-            self._far.append(read)
-            return read
-        limit = self._limit if stat.S_ISREG(os.fstat(fd).st_mode) else None
-        self._outputs.append(Relay(read, host, owned=read, copied=host, limit=limit))
-        self._far.append(write)
-        return write
+        opened: list[int] = []
+        try:
+            opened.append(host := os.dup(fd))
+            read, write = os.pipe()
+            opened += (read, write)
+            if way == "in":
+                self._inputs.append(Relay(host, write, owned=write, copied=host))
+            else:
+                limit = self._limit if stat.S_ISREG(os.fstat(fd).st_mode) else None
+                self._outputs.append(Relay(read, host, owned=read, copied=host, limit=limit))
+        except BaseException:
+            for each in opened:
+                os.close(each)
+            raise
+        far = read if way == "in" else write
+        self._far.append(far)
+        return far
 
 
 def passes(fd: int) -> Literal["as it is", "relayed", "not at all"]:

@@ -80,7 +80,11 @@ def run(
     facts = HostFacts.gather()
     path = find_bwrap(environ=os.environ, explicit=bwrap, untrusted=[root.path for root in boundary.roots])
     held = hold(boundary.limits, f"skep-{os.getpid()}-{os.urandom(4).hex()}")
-    stdio = Stdio(stdin, stdout, stderr, limit=boundary.limits.file_size)
+    try:
+        stdio = Stdio(stdin, stdout, stderr, limit=boundary.limits.file_size)
+    except BaseException:
+        release(held)
+        raise
 
     def attempt(facts: HostFacts, apart: bool) -> tuple[Launch, Ended]:
         launch = compile(
