@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from skep_cli.exec import denial_lines
+from skep_cli.exec import TOLD, denial_lines
 from skep_policy.report import Denied, Egress
 from skep_policy.rules import Rules
 
@@ -15,3 +15,10 @@ def test_the_flag_that_is_named_allows_what_was_denied_and_nothing_else(host: st
     rules = Rules.build(allow=[line.rpartition("--allow ")[2]])
     assert rules.decide(host, port).allow
     assert not rules.decide(host, 22).allow and len(rules.allow) == 1
+
+
+def test_a_worker_that_is_denied_a_thousand_times_fills_no_terminal() -> None:
+    denied = [Denied(f"h{number}.test", 443, 1, "not-listed") for number in range(1000)]
+    lines = denial_lines(Egress(denied=denied))
+    assert len(lines) == TOLD + 1 and "980 other destinations" in lines[-1] and "--report" in lines[-1]
+    assert len(denial_lines(Egress(denied=denied[:TOLD]))) == TOLD

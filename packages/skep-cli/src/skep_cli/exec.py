@@ -75,6 +75,10 @@ def as_report(outcome: Outcome, status: int) -> Report:
     )
 
 
+TOLD = 20
+"""Denied destinations told on the terminal: a worker can name thousands."""
+
+
 def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
     """What a person should know at the end, a line each: why it did not run, which limit hit, what was denied, what
     appeared.
@@ -90,9 +94,9 @@ def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
 
 
 def denial_lines(egress: Egress) -> list[str]:
-    """Each denied destination with the flag that would allow it, where one would."""
+    """Each denied destination with the flag that would allow it, where one would; the first TOLD of them."""
     lines: list[str] = []
-    for denied in egress.denied:
+    for denied in egress.denied[:TOLD]:
         times = f" ({denied.count} times)" if denied.count > 1 else ""
         target = f"[{denied.host}]:{denied.port}" if ":" in denied.host else f"{denied.host}:{denied.port}"
         shown = denied.host if denied.port in (80, 443) else target
@@ -106,6 +110,8 @@ def denial_lines(egress: Egress) -> list[str]:
             case reason:
                 remedy = reason
         lines.append(f"denied {target}{times}: {remedy}")
+    if len(egress.denied) > TOLD:
+        lines.append(f"denied {len(egress.denied) - TOLD} other destinations; --report FILE lists them")
     return lines
 
 

@@ -6,6 +6,11 @@ import msgspec
 
 from .events import Closed, Decision, EgressEvent
 
+LISTED = 4096
+"""Destinations of a kind with totals of their own."""
+
+OTHERS = "(others)", 0
+
 
 class Allowed(msgspec.Struct):
     host: str
@@ -22,38 +27,44 @@ class Denied(msgspec.Struct):
     reason: str = ""
 
 
-class Egress(msgspec.Struct):
-    """Totals per destination, in the order first seen."""
+class Egress(msgspec.Struct, dict=True):
+    """Totals per destination, in the order first seen. A worker can name any number of them: at most LISTED are told
+    apart, and the rest is counted under OTHERS, port 0.
+    """
 
     allowed: list[Allowed] = msgspec.field(default_factory=list[Allowed])
     denied: list[Denied] = msgspec.field(default_factory=list[Denied])
 
+    def __post_init__(self) -> None:
+        self._allowed = {(entry.host, entry.port): entry for entry in self.allowed}
+        self._denied = {(entry.host, entry.port): entry for entry in self.denied}
+
     def add(self, event: EgressEvent) -> None:
         """Count one event."""
-        match event:
-            case Decision(host=host, port=port, verdict=verdict) if not verdict.allow:
-                for denied in self.denied:
-                    if (denied.host, denied.port) == (host, port):
-                        break
-                else:
-                    denied = Denied(host, port)
-                    self.denied.append(denied)
-                denied.count += 1
-                denied.reason = verdict.reason
-            case Decision(host=host, port=port):
-                self._allowed(host, port).count += 1
-            case Closed(host=host, port=port, bytes_in=bytes_in, bytes_out=bytes_out):
-                allowed = self._allowed(host, port)
-                allowed.bytes_in += bytes_in
-                allowed.bytes_out += bytes_out
-
-    def _allowed(self, host: str, port: int) -> Allowed:
-        for allowed in self.allowed:
-            if (allowed.host, allowed.port) == (host, port):
-                return allowed
-        allowed = Allowed(host, port)
-        self.allowed.append(allowed)
-        return allowed
+        where = event.host, event.port
+        if isinstance(event, Decision) and not event.verdict.allow:
+            denied = self._denied.get(where)
+            if denied is None:
+                where = where if len(self.denied) < LISTED else OTHERS
+                denied = self._denied.get(where)
+            if denied is None:
+                denied = self._denied[where] = Denied(*where)
+                self.denied.append(denied)
+            denied.count += 1
+            denied.reason = event.verdict.reason
+            return
+        allowed = self._allowed.get(where)
+        if allowed is None:
+            where = where if len(self.allowed) < LISTED else OTHERS
+            allowed = self._allowed.get(where)
+        if allowed is None:
+            allowed = self._allowed[where] = Allowed(*where)
+            self.allowed.append(allowed)
+        if isinstance(event, Closed):
+            allowed.bytes_in += event.bytes_in
+            allowed.bytes_out += event.bytes_out
+        else:
+            allowed.count += 1
 
 
 class Finding(msgspec.Struct, frozen=True):
