@@ -1,0 +1,170 @@
+"""`skep exec` beside origins on loopback, whose names come from an /etc/hosts of this test's own."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .kinds import COMPILERS, PROGRAMS, PYTHON, Client
+from .origins import BAD, GOOD, SSHD, Ports, everything
+
+ROOT = Path(__file__).parents[2]
+SKEP = str(Path(sys.executable).with_name("skep"))
+SEARCH = f"{ROOT}/.uv/bin:{os.environ.get('PATH', os.defpath)}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/usr/local/go/bin"
+HOSTS = f"127.0.0.1 localhost {GOOD} {BAD}\n::1 localhost\n"
+CA_VARIABLES = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO")
+PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
+
+WITHOUT_NET_ADMIN = """#!{python} -IS
+# bwrap as on a machine whose kernel gives its children no CAP_NET_ADMIN.
+import os, sys
+words = sys.argv[1:]
+if "--args" in words:
+    at = words.index("--args") + 1
+    with os.fdopen(int(words[at]), "rb") as file:
+        options = file.read()
+    copy = os.memfd_create("args", 0)
+    os.write(copy, options.replace(b"--cap-add\\0CAP_NET_ADMIN\\0", b""))
+    os.lseek(copy, 0, os.SEEK_SET)
+    words[at] = str(copy)
+os.execv({bwrap!r}, [{bwrap!r}, *words])
+"""
+
+
+class Seen(NamedTuple):
+    output: str
+    error: str
+    code: int
+    report: dict[str, Any]
+
+    def denied(self) -> set[str]:
+        return {entry["host"] for entry in self.report["egress"]["denied"]}
+
+    def allowed(self) -> set[tuple[str, int]]:
+        return {(entry["host"], entry["port"]) for entry in self.report["egress"]["allowed"]}
+
+
+class Stage:
+    """One folder with everything; `exec` runs a script as `skep exec` does, allowed to speak to GOOD only."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.files = base / "files"
+        self.home = base / "home"
+        self.workspace = self.home / "work"
+        for folder in (self.files, self.home, self.workspace):
+            folder.mkdir()
+        self.ports = Ports(0, 0, 0, 0, 0)
+
+    def prepare(self) -> None:
+        """Programs are compiled, with what there is to compile them."""
+        for name, text in PROGRAMS.items():
+            (self.files / name).write_text(text)
+        for program, command in COMPILERS.items():
+            if which(program):
+                env = {**os.environ, "PATH": SEARCH, "GO111MODULE": "off"}
+                done = subprocess.run(
+                    command, shell=True, cwd=self.files, env=env, capture_output=True, text=True, timeout=300
+                )
+                assert done.returncode == 0, done.stderr
+        (self.files / "hosts").write_text(HOSTS)
+        network = {"allow": [f"{GOOD}:{port}" for port in self.ports], "private": [GOOD, BAD]}
+        variables = dict.fromkeys(CA_VARIABLES, f"{self.files}/ca.pem")
+        self.policy = self.files / "policy.toml"
+        self.policy.write_text(
+            f"network = {{ allow = {json.dumps(network['allow'])}, private = {json.dumps(network['private'])} }}\n"
+            "[env]\nset = {" + ", ".join(f"{name} = {json.dumps(value)}" for name, value in variables.items()) + "}\n"
+        )
+
+    def words(self, client: Client, host: str) -> str:
+        return client.script.format(
+            host=host, files=self.files, python=PYTHON, user=getpass.getuser(), **self.ports._asdict()
+        )
+
+    def exec(self, script: str, *flags: str, weakened: bool = False) -> Seen:
+        path = SEARCH
+        if weakened:
+            path = f"{self.weak_bwrap()}:{SEARCH}"
+        report = self.base / "report.json"
+        report.unlink(missing_ok=True)
+        subprocess.run(["rm", "-rf", self.workspace], check=True)
+        self.workspace.mkdir()
+        command = [
+            SKEP,
+            "exec",
+            "--policy",
+            str(self.policy),
+            "--report",
+            str(report),
+            *flags,
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]
+        env = {"PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8", "USER": getpass.getuser()}
+        done = subprocess.run(
+            with_hosts(self.files / "hosts", command),
+            cwd=self.workspace, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
+        )  # fmt: skip
+        assert report.exists() and report.stat().st_size, done.stderr
+        seen: dict[str, Any] = json.loads(report.read_text())
+        return Seen(done.stdout, done.stderr, done.returncode, seen)
+
+    def weak_bwrap(self) -> Path:
+        folder = self.base / "weak"
+        if not folder.exists():
+            from skep_bwrap.find import find_bwrap
+
+            folder.mkdir()
+            real = find_bwrap(environ=os.environ)
+            (folder / "bwrap").write_text(WITHOUT_NET_ADMIN.format(python=os.path.realpath(PYTHON), bwrap=real))
+            (folder / "bwrap").chmod(0o755)
+        return folder
+
+
+def with_hosts(table: Path, command: list[str]) -> list[str]:
+    """The command in a mount namespace with another /etc/hosts; it is who it was, and has no capability more."""
+    if os.geteuid() == 0:
+        return ["unshare", "-m", "sh", "-c", 'mount --bind "$0" /etc/hosts && exec "$@"', str(table), *command]
+    inner = 'mount --bind "$0" /etc/hosts && exec setpriv --inh-caps=-all --ambient-caps=-all "$@"'
+    return ["unshare", "-U", "--map-current-user", "-m", "--keep-caps", "sh", "-c", inner, str(table), *command]
+
+
+def which(program: str) -> str | None:
+    if program == "sshd":
+        return SSHD
+    if program.startswith("-m "):
+        module = program.removeprefix("-m ")
+        done = subprocess.run(["/usr/bin/python3", "-c", f"import {module}"], capture_output=True)
+        return program if done.returncode == 0 else None
+    return shutil.which(program, path=SEARCH)
+
+
+def version_of(client: Client) -> str:
+    """The first line of what it says of itself, without its name."""
+    command = client.version.format(python=PYTHON)
+    done = subprocess.run(
+        command, shell=True, env={**os.environ, "PATH": SEARCH}, capture_output=True, text=True, timeout=60
+    )
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return next(
+        (word.strip("v,()") for line in lines[:1] for word in line.split() if word.strip("v,()go")[:1].isdigit()), ""
+    )
+
+
+@contextmanager
+def staged(base: Path) -> Generator[Stage]:
+    stage = Stage(base)
+    with everything(stage.files) as ports:
+        stage.ports = ports
+        stage.prepare()
+        yield stage
