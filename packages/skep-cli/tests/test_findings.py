@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from skep_cli.findings import look_after
 from skep_policy.boundary import Access, Boundary, Limits, PathRule, Watched
@@ -104,3 +106,75 @@ def test_in_a_run_the_copy_is_looked_at_and_the_workers_path_is_told(root: Path,
     there = boundary(seen, Watched(f"{seen}/.envrc", "direnv runs it"), mapped={str(seen): str(root)})
     [finding] = look_after(there, str(tmp_path / "kept"))
     assert finding.path == f"{seen}/.envrc"
+
+
+EVIL = "[core]\n\tfsmonitor = touch x\n"
+
+
+def plant(folder: Path) -> None:
+    (folder / ".git/refs").mkdir(parents=True)
+    (folder / ".git/objects").mkdir()
+    (folder / ".git/HEAD").write_text("ref: refs/heads/main\n")
+    (folder / ".git/config").write_text(EVIL)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root is kept out of nothing")
+@pytest.mark.parametrize(
+    "closed",
+    [
+        {"lib/.git": 0o555},
+        {"lib": 0o555},
+        {"lib": 0o311},
+        {"lib": 0},
+        {"lib": 0, "": 0o311},
+        {"lib/.git": 0, "lib": 0, "": 0},
+    ],
+)
+def test_modes_keep_nothing_from_being_moved_away(root: Path, tmp_path: Path, closed: dict[str, int]) -> None:
+    plant(root / "lib")
+    watched = Watched(f"{root}/.git/info/attributes", "x", True)
+    (root / ".git/info/attributes").write_text("* filter=x")
+    (root / ".git/info").chmod(0)
+    for path, mode in closed.items():
+        (root / path).chmod(mode)
+    findings = look_after(boundary(root, watched), str(tmp_path / "kept"))
+    quarantined = {finding.path for finding in findings if finding.kind == "quarantined"}
+    assert quarantined >= {f"{root}/.git/info/attributes", f"{root}/lib/.git"}
+    assert not os.path.lexists(root / "lib/.git") and not os.path.lexists(root / ".git/info/attributes")
+
+
+def test_what_cannot_be_moved_is_told_and_stops_nothing(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (root / name).write_text("x")
+    rename = os.rename
+
+    def refused(source: str, *args: str, **how: int | None) -> None:
+        if source == "a":
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        rename(source, *args, **how)
+
+    monkeypatch.setattr(os, "rename", refused)
+    findings = look_after(
+        boundary(root, Watched(f"{root}/a", "x", True), Watched(f"{root}/b", "x", True)), str(tmp_path / "kept")
+    )
+    assert [(finding.kind, finding.path) for finding in findings] == [
+        ("unreadable", f"{root}/a"),
+        ("quarantined", f"{root}/b"),
+    ]
+
+
+def test_a_quarantine_that_cannot_be_made_leaves_it_beside_its_place(root: Path) -> None:
+    (root / "state").write_text("x")
+    [finding] = look_after(boundary(root, Watched(f"{root}/state", "x", True)), f"{root}/state/quarantine")
+    assert finding.kind == "quarantined" and not os.path.lexists(root / "state")
+    assert [path.name.partition(".quarantined-")[0] for path in root.iterdir() if "quarantined" in path.name] == [
+        "state"
+    ]
+
+
+def test_names_that_are_no_text_can_be_recorded(root: Path, tmp_path: Path) -> None:
+    plant(root / os.fsdecode(b"\xff"))
+    [finding] = look_after(boundary(root), str(tmp_path / "kept"))
+    assert msgspec.json.decode(msgspec.json.encode(finding), type=type(finding)).path == f"{root}/\\xff/.git"

@@ -9,6 +9,7 @@ import sys
 
 import msgspec
 from skep_bwrap.errors import BackendUnavailable
+from skep_policy.boundary import Access
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.report import Egress, Report
@@ -36,8 +37,14 @@ def execute(flags: Flags, command: list[str]) -> int:
         facts = Facts.gather()
         policy = policies.effective(flags, facts=facts, project=facts.cwd)
         boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict)
+        if boundary.access_to(os.path.realpath(facts.state_dir)) == Access.WRITE:
+            # It is not there yet and would be the worker's to make; once it is, it is hidden.
+            os.makedirs(facts.state_dir, mode=0o700, exist_ok=True)
+            boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict)
     except PolicyError as error:
         return complain(str(error))
+    except OSError as error:
+        return complain(f"{error.filename}: {error.strerror}")
     for line in (*policies.withheld_lines(policy, facts.cwd), *boundary.notes):
         complain(line)
     report: ReportFile | None = None

@@ -10,41 +10,85 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from collections.abc import Callable
+from typing import TypeVar
 
-from skep_policy.aftermath import appeared
-from skep_policy.boundary import Boundary, below
+from skep_policy.aftermath import CLOSED, appeared
+from skep_policy.boundary import Boundary, Watched, below
 from skep_policy.report import Finding
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+MAX_ROUNDS = 50
+"""Folders closed inside closed ones that are opened; what is deeper is told."""
+MAX_KEPT_NAME = 200
+"""Bytes of a name that is kept; the system's limit is 255 with what is put before or after it."""
+T = TypeVar("T")
 
 
 def look_after(boundary: Boundary, quarantine: str) -> list[Finding]:
     """A finding for every watched path that has appeared and every link that says something else than before.
 
-    What git of the host would obey has been moved to `quarantine` on return, and the links are as they were.
+    What git of the host would obey has been moved to `quarantine` on return, and the links are as they were. Never
+    raises OSError: what cannot be looked at or moved is a finding too, and the rest is still looked after. Folders the
+    worker closed on the way are opened.
     """
     findings: list[Finding] = []
-    for watched in (*boundary.watched, *appeared(boundary)):
-        found = _Spot.of(watched.path, boundary)
-        if found is None:
-            continue
-        with found:
-            if not found.exists():
-                continue
-            if watched.quarantine or found.is_detour:
-                kept = found.put_away(quarantine)
-                findings.append(Finding("quarantined", found.seen, f"{watched.reason}; moved to {kept}"))
-            else:
-                findings.append(Finding("appeared", found.seen, watched.reason))
+    for watched in (*boundary.watched, *_appeared(boundary)):
+        try:
+            findings += _looked_at(watched, boundary, quarantine)
+        except OSError as error:
+            why = f"{watched.reason}; it could not be looked at or moved ({error.strerror}): do so before you go on"
+            findings.append(Finding("unreadable", _text(watched.path), why))
     for link, text in sorted(boundary.links.items()):
-        findings += _restored(link, text, boundary, quarantine)
+        try:
+            findings += _restored(link, text, boundary, quarantine)
+        except OSError as error:
+            findings.append(Finding("unreadable", _text(link), f"it was a link to {text} ({error.strerror})"))
     return findings
+
+
+def _appeared(boundary: Boundary) -> list[Watched]:
+    """What has appeared, with the folders that could not be listed opened where they are ours to open."""
+    found: set[Watched] = set()
+    for _ in range(MAX_ROUNDS):
+        new = set(appeared(boundary)) - found
+        found |= new
+        closed = [item.path for item in new if item.reason == CLOSED]
+        if not closed:
+            break
+        for path in closed:
+            try:
+                if path == boundary.workspace:
+                    top = os.open(path, _FOLDER)
+                    try:
+                        _open_up(top)
+                    finally:
+                        os.close(top)
+                elif (spot := _Spot.of(path, boundary)) is not None:
+                    with spot:
+                        _open_up_inside(spot.name, spot.folder)
+            except OSError:
+                continue
+    return sorted(found)
+
+
+def _looked_at(watched: Watched, boundary: Boundary, quarantine: str) -> list[Finding]:
+    found = _Spot.of(watched.path, boundary)
+    if found is None:
+        return []
+    with found:
+        if not found.exists():
+            return []
+        if watched.quarantine or found.is_detour:
+            kept = found.put_away(quarantine)
+            return [Finding("quarantined", _text(found.seen), _text(f"{watched.reason}; moved to {kept}"))]
+        return [Finding("appeared", _text(found.seen), watched.reason)]
 
 
 def _restored(link: str, text: str, boundary: Boundary, quarantine: str) -> list[Finding]:
     found = _Spot.of(link, boundary)
     if found is None:
-        return [Finding("gone", link, f"the folder of a link to {text} is no longer there")]
+        return [Finding("gone", _text(link), f"the folder of a link to {text} is no longer there")]
     with found:
         if found.link_text() == text and not found.is_detour:
             return []
@@ -52,9 +96,9 @@ def _restored(link: str, text: str, boundary: Boundary, quarantine: str) -> list
         if found.exists():
             detail += f"; what stood there was moved to {found.put_away(quarantine)}"
         if found.is_detour:
-            return [Finding("quarantined", found.seen, detail)]
-        os.symlink(text, found.name, dir_fd=found.folder)
-        return [Finding("restored", link, detail)]
+            return [Finding("quarantined", _text(found.seen), _text(detail))]
+        _insist(lambda: os.symlink(text, found.name, dir_fd=found.folder), found.folder)
+        return [Finding("restored", _text(link), _text(detail))]
 
 
 class _Spot:
@@ -87,7 +131,10 @@ class _Spot:
         for part in parents:
             seen = f"{seen.rstrip('/')}/{part}"
             try:
-                deeper = os.open(part, _FOLDER, dir_fd=folder)
+                deeper = _opened(part, folder)
+            except PermissionError:
+                os.close(folder)
+                raise
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENOTDIR) and _is_link(part, folder):
                     return cls(folder, part, seen, is_detour=True)
@@ -105,38 +152,79 @@ class _Spot:
 
     def exists(self) -> bool:
         try:
-            info = os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+            info = _insist(lambda: os.stat(self.name, dir_fd=self.folder, follow_symlinks=False), self.folder)
         except FileNotFoundError:
             return False
         return not is_whiteout(info)
 
     def link_text(self) -> str | None:
         try:
-            return os.readlink(self.name, dir_fd=self.folder)
+            return _insist(lambda: os.readlink(self.name, dir_fd=self.folder), self.folder)
         except OSError:
             return None
 
     def put_away(self, quarantine: str) -> str:
         """It is no longer at its name, and nothing of it was followed or run. Returns where it is kept.
 
-        On another file system than the quarantine it is kept beside its place, under a name that nothing acts on.
+        Where the quarantine cannot take it (another file system, a full one) it is kept beside its place, under a name
+        that nothing acts on.
         """
-        os.makedirs(quarantine, mode=0o700, exist_ok=True)
-        for number in range(1 << 20):
-            kept = os.path.join(quarantine, f"{number}-{self.name}")
-            if not os.path.lexists(kept):
-                break
-        else:
-            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST), quarantine)
+        short = os.fsdecode(os.fsencode(self.name)[:MAX_KEPT_NAME])
         try:
-            os.rename(self.name, kept, src_dir_fd=self.folder)
-        except OSError as error:
-            if error.errno != errno.EXDEV:
-                raise
-            aside = f"{self.name}.quarantined-{os.urandom(4).hex()}"
-            os.rename(self.name, aside, src_dir_fd=self.folder, dst_dir_fd=self.folder)
-            return os.path.join(os.path.dirname(self.seen), aside)
-        return kept
+            os.makedirs(quarantine, mode=0o700, exist_ok=True)
+            for number in range(1 << 20):
+                kept = os.path.join(quarantine, f"{number}-{short}")
+                if not os.path.lexists(kept):
+                    self._move(kept, None)
+                    return kept
+        except OSError:
+            pass
+        aside = f"{short}.quarantined-{os.urandom(4).hex()}"
+        self._move(aside, self.folder)
+        return os.path.join(os.path.dirname(self.seen), aside)
+
+    def _move(self, target: str, folder: int | None) -> None:
+        """A folder that moves must be writable itself: its `..` changes."""
+        try:
+            os.rename(self.name, target, src_dir_fd=self.folder, dst_dir_fd=folder)
+        except PermissionError:
+            _open_up(self.folder)
+            _open_up_inside(self.name, self.folder)
+            os.rename(self.name, target, src_dir_fd=self.folder, dst_dir_fd=folder)
+
+
+def _insist(do: Callable[[], T], folder: int) -> T:
+    """What `do` gives; a folder the worker has closed is opened for it."""
+    try:
+        return do()
+    except PermissionError:
+        _open_up(folder)
+        return do()
+
+
+def _opened(name: str, folder: int) -> int:
+    return _insist(lambda: os.open(name, _FOLDER, dir_fd=folder), folder)
+
+
+def _open_up(folder: int) -> None:
+    """Raises PermissionError when it is not ours."""
+    os.chmod(f"/proc/self/fd/{folder}", stat.S_IMODE(os.fstat(folder).st_mode) | 0o700)
+
+
+def _open_up_inside(name: str, folder: int) -> None:
+    try:
+        inner = _opened(name, folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    try:
+        _open_up(inner)
+    finally:
+        os.close(inner)
+
+
+def _text(path: str) -> str:
+    """A path with what is no UTF-8 escaped, for a record that is."""
+    return path.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def is_whiteout(info: os.stat_result) -> bool:

@@ -37,6 +37,9 @@ _LOADED = time.time_ns() - 10**9
 """Before any launch of this process, with room for the coarse clock that stamps files."""
 
 
+CLOSED = "a folder that could not be looked into; what is in it may be run by git of the host"
+
+
 def appeared(boundary: Boundary) -> tuple[Watched, ...]:
     """What was not there when the boundary was made, sorted. Nothing when the workspace is a run's copy: nobody
     works in it. Never raises PolicyError.
@@ -49,11 +52,7 @@ def appeared(boundary: Boundary) -> tuple[Watched, ...]:
     names = frozenset(reasons) | {".git"}
     seen = survey(boundary.workspace, names, tree, limit=MAX_LOOKED, skipped=frozenset() if git else SKIPPED)
     known = set(boundary.known)
-    found = [
-        Watched(path, "a folder that could not be looked into; what is in it may be run by git of the host")
-        for path in seen.closed
-        if path not in known
-    ]
+    found = [Watched(path, CLOSED) for path in seen.closed if path not in known]
     for path in seen.paths():
         inside = not SKIPPED.isdisjoint(path[len(boundary.workspace) :].split("/"))
         if path in known or ((inside or UNSEEN in known) and not _is_new(path, tree)):
@@ -120,7 +119,10 @@ def _repository(path: str, tree: Tree) -> Watched:
 
 
 def _is_plain(path: str, tree: Tree) -> bool:
-    return tree.is_folder(path) and _is_harmless(path, tree)
+    try:
+        return tree.is_folder(path) and _is_harmless(path, tree)
+    except PolicyError:  # longer than a path can be
+        return False
 
 
 def _exists(path: str, tree: Tree) -> bool:
