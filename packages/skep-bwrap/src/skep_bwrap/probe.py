@@ -217,7 +217,7 @@ def overlay_bwrap(lower: str, folder: str, *, environ: Mapping[str, str], untrus
     problem = _try_overlay(path, lower, os.path.join(folder, "first"), environ)
     bundled = bundled_bwrap()
     if problem == NO_OVERLAYS and bundled is not None and bundled != path:
-        path = bundled
+        path = find_bwrap(environ=environ, explicit=bundled, untrusted=untrusted)
         problem = _try_overlay(path, lower, os.path.join(folder, "second"), environ)
     if problem is not None:
         raise BackendUnavailable(f"{path} {problem}", check="overlay")
