@@ -95,9 +95,10 @@ def test_every_hidden_path_is_absolute_once_the_home_is_known() -> None:
 def test_protected_names_are_single_names_and_protected_homes_relative() -> None:
     assert all("/" not in name for name in project_entries())
     assert all(not path.startswith(("/", "~")) for path in home_entries())
-    assert {".vscode", ".idea", ".envrc", ".mcp.json", ".claude", ".codex", ".cursor", ".husky"} <= set(
-        project_entries()
-    )
+    names = set(project_entries())
+    assert {".vscode", ".idea", ".envrc", ".mcp.json", ".claude", ".codex", ".cursor", ".husky"} <= names
+    # Whoever has two names for one file reads the other as well.
+    assert {".devcontainer.json", "mise.toml", ".dir-locals-2.el", ".vimrc", ".yarnrc", "opencode.json"} <= names
 
 
 # Schema
