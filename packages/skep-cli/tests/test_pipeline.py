@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -19,6 +20,8 @@ from skep_cli.pipeline import Pipeline
 from skep_cli.record import load
 from skep_cli.render import Status
 from skep_cli.state import RunFolder, Runs
+from skep_policy.events import Decision
+from skep_policy.verdict import Verdict
 
 from .stage import Plain, git, make_repo, order, run
 
@@ -345,3 +348,26 @@ def test_a_record_of_a_run_can_be_read_back_or_is_one_line(state: Path, repo: Pa
     folder.record.symlink_to("/etc/passwd")
     with pytest.raises(SkepError):
         load(folder)
+
+
+def test_a_record_of_requests_ends_where_it_could_no_longer_be_read(
+    state: Path, repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("skep_cli.pipeline.MAX_DECISIONS", 3)
+    refused: list[int] = []
+
+    class Asking(Plain):
+        def worker(
+            self, folder: RunFolder, place: Place, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
+        ) -> Outcome:
+            done = super().worker(folder, place, argv, env, output, hooks)
+            for number in range(5):
+                try:
+                    hooks.event(Decision(0.0, f"{number}.example.com", 443, "connect", Verdict(True, "allowed")))
+                except OSError as error:
+                    refused.append(error.errno or 0)
+            return done
+
+    done, folder = with_bounds(state, repo, lambda given: Asking(given)).go()  # type: ignore[arg-type]
+    assert done.state == "completed" and refused == [errno.EFBIG] * 3
+    assert [kind for kind in kinds(folder) if "egress" in kind] == ["egress", "egress", "egress-full"]

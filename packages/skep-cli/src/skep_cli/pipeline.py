@@ -7,13 +7,14 @@ and how a command is run in the boundary (`Bounds`); nothing here knows flags or
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from skep_policy.events import Closed, EgressEvent
+from skep_policy.events import Closed, Decision, EgressEvent
 
 from . import local, overlayspace, patch, verify
 from .audit import Log, dump, now
@@ -35,6 +36,8 @@ from .workspace import Copier
 
 ENDED = ("exit_code", "limit", "state", "layers", "attestation", "findings", "egress")
 TIMED_OUT = 124
+MAX_DECISIONS = 250_000
+"""A record is read whole to be checked, and a worker can ask for any number of names in a minute."""
 
 
 class Pipeline:
@@ -194,7 +197,19 @@ class Pipeline:
             relay.finish()
 
     def _recorder(self, log: Log, kind: str) -> Callable[[EgressEvent], None]:
+        left = MAX_DECISIONS
+
         def record_event(event: EgressEvent) -> None:
+            nonlocal left
+            if isinstance(event, Decision):
+                left -= 1
+                if left == 0:
+                    log.note(f"{kind}-full", {"decisions": MAX_DECISIONS})
+                    self._status.warn(
+                        f"{MAX_DECISIONS:,} requests: all that a record holds; from now on each is denied"
+                    )
+                if left <= 0:
+                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(self._folder.log))
             log.note(kind, egress_data(event))
             if log.failure:
                 raise log.failure
