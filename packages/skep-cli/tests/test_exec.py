@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from skep_cli.exec import TOLD, denial_lines
-from skep_policy.report import Denied, Egress
+from skep_cli.exec import TOLD, closing_lines, denial_lines
+from skep_cli.session import Outcome
+from skep_policy.report import Denied, Egress, Finding
 from skep_policy.rules import Rules
 
 
@@ -22,3 +23,11 @@ def test_a_worker_that_is_denied_a_thousand_times_fills_no_terminal() -> None:
     lines = denial_lines(Egress(denied=denied))
     assert len(lines) == TOLD + 1 and "980 other destinations" in lines[-1] and "--report" in lines[-1]
     assert len(denial_lines(Egress(denied=denied[:TOLD]))) == TOLD
+
+
+def test_what_a_worker_makes_many_of_does_not_bury_what_was_moved_away() -> None:
+    findings = [Finding("appeared", f"/{number}", "x") for number in range(1000)]
+    moved = Finding("quarantined", "/z", "x")
+    lines = closing_lines(Outcome(0, None, {}, {}, [*findings, moved], Egress(), None, ""), ["true"])
+    assert lines[0] == "/z: quarantined: x" and len(lines) == TOLD + 1
+    assert f"{1001 - TOLD} more findings" in lines[-1]

@@ -96,7 +96,11 @@ def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
     if outcome.limit is not None:
         lines.append(f"ended by the {outcome.limit} limit; --{outcome.limit} raises it")
     lines += denial_lines(outcome.egress)
-    lines += [f"{finding.path}: {finding.kind}: {finding.detail}" for finding in outcome.findings]
+    # What was moved away comes first: a worker can make any number of the others.
+    found = sorted(outcome.findings, key=lambda finding: finding.kind == "appeared")
+    lines += [f"{finding.path}: {finding.kind}: {finding.detail}" for finding in found[:TOLD]]
+    if len(found) > TOLD:
+        lines.append(f"{len(found) - TOLD} more findings; --report has them")
     return lines
 
 
