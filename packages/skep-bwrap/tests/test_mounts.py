@@ -189,6 +189,19 @@ def test_a_socket_in_a_writable_root_is_covered_and_stays_where_it_is(box: Box) 
     assert path.is_socket()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees into folders that are closed to it in a sandbox")
+def test_a_socket_in_a_closed_folder_of_another_user_needs_no_cover(box: Box) -> None:
+    folder = box.out / "theirs"
+    folder.mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "d.sock"))
+        server.listen()
+        folder.chmod(0o700)
+        os.chown(folder, 12345, 12345)
+        result = box.python(CONNECT.format(str(folder / "d.sock")))
+    assert "PermissionError" in result.err
+
+
 NETWORKED = """
 import os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:

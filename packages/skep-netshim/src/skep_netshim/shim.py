@@ -213,8 +213,9 @@ def cover(records: List[bytes]) -> None:
                 flags = os.statvfs(path).f_flag & KEPT_FLAGS | MS_REMOUNT | MS_BIND | MS_RDONLY
                 checked(mount(None, path, None, flags, None), os.fsdecode(path))
         except OSError as error:
-            if kind == b"socket" and error.errno in (errno.ENOENT, errno.ENOTDIR):
-                continue  # gone, or replaced by a folder
+            # Gone, replaced by a folder, or in a folder of somebody else's that is closed to us as it is to the worker.
+            if kind == b"socket" and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+                continue
             raise Refused("%s cannot be covered" % error) from None
 
 
