@@ -117,6 +117,25 @@ def test_a_full_disk_is_told_as_one() -> None:
     assert isinstance(error, OSError) and error.errno == 28
 
 
+def test_a_git_a_worker_could_have_planted_is_passed_over(tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    planted = [tmp_path / "repo/.venv/bin", tmp_path / "repo/part/node_modules/.bin"]
+    for folder in (own, *planted):
+        folder.mkdir(parents=True)
+        (folder / "git").write_text("#!/bin/sh\n")
+        (folder / "git").chmod(0o755)
+    (tmp_path / "repo/.git").mkdir()
+    (tmp_path / "links").mkdir()
+    (tmp_path / "links/git").symlink_to(planted[0] / "git")
+    (tmp_path / "alias").symlink_to(tmp_path / "repo/part")
+    path = ":".join(("", ".", *map(str, planted), str(tmp_path / "links"), f"{own}"))
+    for project in (tmp_path / "repo", tmp_path / "repo/part", tmp_path / "alias"):
+        assert find_git({"PATH": path}, project=str(project)) == str(own / "git")
+    assert find_git({"PATH": path}) == str(planted[0] / "git")
+    with pytest.raises(CannotRun, match="outside of the project"):
+        find_git({"PATH": str(planted[0])}, project=str(tmp_path / "repo"))
+
+
 def test_no_git_on_path_is_exit_125() -> None:
     with pytest.raises(CannotRun) as error:
         find_git({"PATH": "/nonexistent"})

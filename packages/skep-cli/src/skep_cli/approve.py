@@ -86,7 +86,7 @@ def approve(folder: RunFolder, facts: Facts, *, force: bool, page: Page) -> None
     if not run.files_changed or run.trees is None or run.trees.result is None:
         raise SkepError(f"run {run.id} changed nothing: there is nothing to approve")
     _may(run, force=force)
-    program = find_git(facts.environ)
+    program = find_git(facts.environ, project=run.repo)
     found = _repository(run, program, facts) if run.trees.repository else None
     _same_objects(run, run.trees, folder, program)
     forced = run.verification.outcome != "passed" or run.state != "completed"

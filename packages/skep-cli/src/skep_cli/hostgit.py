@@ -69,12 +69,31 @@ TIMEOUT = 3600.0
 """Seconds after which a git that hangs is killed; a pack of tens of gigabytes takes less."""
 
 
-def find_git(environ: Mapping[str, str]) -> str:
-    """The git program. Raises CannotRun when there is none."""
-    found = shutil.which("git", path=environ.get("PATH"))
-    if not found:
-        raise CannotRun("no git on PATH: patches are made with it, install git")
-    return os.path.abspath(found)
+def find_git(environ: Mapping[str, str], *, project: str | None = None) -> str:
+    """The git program. Raises CannotRun when there is none.
+
+    One in the project, or in the repository around it, is passed over, as is one on a relative path: an activated
+    environment puts such a folder on PATH, and a worker can have written there.
+    """
+    untrusted = _tops(project, environ.get("HOME")) if project else ()
+    for folder in environ.get("PATH", os.defpath).split(os.pathsep):
+        found = shutil.which("git", path=folder) if folder.startswith("/") else None
+        if found and not any(_inside(place, top) for place in (found, os.path.realpath(found)) for top in untrusted):
+            return found
+    raise CannotRun("no git on PATH outside of the project: patches are made with it, install git")
+
+
+def _tops(project: str, home: str | None) -> list[str]:
+    """The project, and the nearest folder around it that has a `.git`, by name and by real path."""
+    here = os.path.realpath(project)
+    found = [os.path.abspath(project), here]
+    while here not in ("/", home) and not os.path.lexists(os.path.join(here, ".git")):
+        here = os.path.dirname(here)
+    return found if here in ("/", home) else [*found, here]
+
+
+def _inside(path: str, folder: str) -> bool:
+    return path == folder or os.path.normpath(path).startswith(folder.rstrip("/") + "/")
 
 
 class Git:

@@ -53,7 +53,7 @@ def command(run: str, as_json: bool, full: bool) -> None:
     """
     facts = gather()
     folder = Runs(Path(facts.state_dir)).find(run)
-    found = examine(folder, find_git(facts.environ))
+    found = examine(folder, find_git(facts.environ, project=record.load(folder).repo))
     if as_json:
         sys.stdout.write(one_json(as_document(found, folder)) + "\n")
         return
