@@ -167,6 +167,14 @@ def working(parent: int) -> int:
     return len(Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
 
 
+def test_workers_that_cannot_serve_say_why_and_can_be_stopped(tmp_path: Path) -> None:
+    log = str(tmp_path / "absent/log")
+    with serving(tmp_path, "--listen", "127.0.0.1:0", "--workers", "2", "--json-log", log) as server:
+        assert wait_until(lambda: server.lines.count("a worker cannot serve: ") >= 4), "they are started again"
+        assert "No such file" in server.lines
+        assert server.stop() in (0, 1)
+
+
 def test_workers_end_with_their_parent_however_it_dies(tmp_path: Path) -> None:
     with serving(tmp_path, "--listen", "127.0.0.1:0", "--workers", "2") as server:
         parent = server.process.pid

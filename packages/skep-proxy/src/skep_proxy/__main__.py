@@ -171,8 +171,11 @@ def _serve(options: Options, settings: Settings, upstream: Upstream, passed: dic
         def publish(stats: Stats) -> Stats:
             return board.publish(number, stats)
 
-        daemon = Daemon(options, settings, environ={}, upstream=upstream, sockets=sockets, publish=publish)
-        return _run(daemon, parent, metrics)
+        try:
+            daemon = Daemon(options, settings, environ={}, upstream=upstream, sockets=sockets, publish=publish)
+            return _run(daemon, parent, metrics)
+        except OSError as error:
+            return fail(f"a worker cannot serve: {error}")
 
     try:
         notify(os.environ, "READY=1")

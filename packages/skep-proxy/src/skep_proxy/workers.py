@@ -99,15 +99,18 @@ class Crew:
             os._exit(code)  # never back into the parent's stack
 
     def _reap(self, reading: int, writing: int) -> None:
+        """One round: a worker that dies at once must not keep the parent from the next signal."""
+        dead: list[int] = []
         while self._children:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if pid == 0:
-                return
+                break
             number = self._children.pop(pid, None)
-            if number is None:
-                continue
-            if self._stopping:
+            if number is not None and self._stopping:
                 self._failed = self._failed or os.waitstatus_to_exitcode(status)
-            else:
-                time.sleep(RESTART)
-                self._start(number, reading, writing)
+            elif number is not None:
+                dead.append(number)
+        if dead:
+            time.sleep(RESTART)
+        for number in dead:
+            self._start(number, reading, writing)
