@@ -1,47 +1,19 @@
-"""What `skep trust` and `skep policy` tell a person of a file nobody trusts yet."""
+"""`skep trust` where something is in the way."""
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
-import pytest
-
-HOSTILE = """
-[filesystem]
-write = ["/", "~/x\\u001b[1A\\u001b[2K", "y\\n  network.allow = nothing", "\\u202e"]
-"""
+from .stage import skep
 
 
-@pytest.mark.parametrize("command", [("trust", "."), ("policy", "show")])
-def test_a_policy_file_cannot_take_back_what_a_terminal_shows_of_it(tmp_path: Path, command: tuple[str, ...]) -> None:
-    (tmp_path / "skep.toml").write_text(HOSTILE)
-    ours, theirs = pty.openpty()
-    try:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "skep_cli", *command],
-            cwd=tmp_path,
-            env={"PATH": os.defpath, "HOME": str(tmp_path), "XDG_STATE_HOME": str(tmp_path / "state")},
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-        )
-        os.close(theirs)
-        shown = b""
-        while True:
-            try:
-                block = os.read(ours, 65536)
-            except OSError:
-                break
-            if not block:
-                break
-            shown += block
-        process.wait()
-    finally:
-        os.close(ours)
-    text = shown.decode()
-    assert "filesystem.write = /" in text and "\\x1b[1A\\x1b[2K" in text
-    assert "\x1b[1A" not in text and "\n  network.allow = nothing" not in text and "\u202e" not in text
+def test_a_trust_store_that_is_none_is_one_line(state: Path, tmp_path: Path) -> None:
+    (tmp_path / "skep.toml").write_text('network.allow = ["a.example.com"]\n')
+    store = state / "skep/trusted.json"
+    store.parent.mkdir()
+    store.write_text("garbage")
+    done = skep(state, "trust", "--yes", str(tmp_path))
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert f"{store}: not a trust store" in done.stderr
+    store.unlink()
+    assert skep(state, "trust", "--yes", str(tmp_path)).returncode == 0

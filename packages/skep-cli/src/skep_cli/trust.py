@@ -15,7 +15,7 @@ from skep_policy.trust import TrustStore
 from .errors import SkepError, UsageError
 from .projectfile import PROJECT_FILE, store_path, trust_store
 from .render import one_line
-from .state import guarded
+from .state import gather, guarded
 
 
 def write_store(store: TrustStore, facts: Facts) -> None:
@@ -41,10 +41,13 @@ def command(repo: str, yes: bool, forget: bool, **_: Any) -> None:
     The file comes from the same place as the code that is not trusted: it may always narrow the policy, and what it
     widens counts only after this. Any change to it asks again.
     """
-    facts = Facts.gather()
+    facts = gather()
     project = os.path.realpath(repo)
     path = os.path.join(project, PROJECT_FILE)
-    store = trust_store(facts)
+    try:
+        store = trust_store(facts)
+    except PolicyError as error:
+        raise SkepError(str(error)) from None
     if forget:
         write_store(store.forgetting(project), facts)
         click.echo(f"{one_line(path, None)} is not trusted")
