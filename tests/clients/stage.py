@@ -150,15 +150,12 @@ def which(program: str) -> str | None:
 
 
 def version_of(client: Client) -> str:
-    """The first line of what it says of itself, without its name."""
+    """The first word that begins with a digit of what it says of itself."""
     command = client.version.format(python=PYTHON)
-    done = subprocess.run(
-        command, shell=True, env={**os.environ, "PATH": SEARCH}, capture_output=True, text=True, timeout=60
-    )
-    lines = (done.stdout + done.stderr).strip().splitlines()
-    return next(
-        (word.strip("v,()") for line in lines[:1] for word in line.split() if word.strip("v,()go")[:1].isdigit()), ""
-    )
+    env = {**os.environ, "PATH": SEARCH}
+    done = subprocess.run(command, shell=True, env=env, capture_output=True, text=True, timeout=60)
+    words = [word.rpartition("_")[2].strip("v,()go") for word in (done.stdout + done.stderr).split()]
+    return next((word for word in words if word[:1].isdigit()), "")
 
 
 @contextmanager

@@ -5,7 +5,9 @@ An event that cannot be recorded fails closed: `record` says so, and whoever ask
 
 from __future__ import annotations
 
+import resource
 import socket
+import sys
 from collections.abc import Callable
 from time import time
 from typing import Protocol
@@ -35,6 +37,12 @@ PROBE = 15
 
 RETRY = 0.1
 """Seconds until accept is tried again when descriptors ran out and no connection of ours has ended."""
+
+SPARE = 64
+"""Descriptors that connections leave to everything else of the process."""
+
+FEWEST = 16
+"""Connections at a time, however few descriptors there are."""
 
 OnEvent = Callable[[EgressEvent], None]
 
@@ -74,6 +82,8 @@ class Engine:
         upstream: Upstream | None = None,
     ) -> None:
         self.loop = Loop()
+        self.most = min(limits.connections, max(FEWEST, (descriptors() - SPARE) // 2))
+        """Connections at a time: each has two descriptors when it stands."""
         self.limits = limits
         self.pipes = Pipes()
         self.resolver = Resolver(self.loop, resolve)
@@ -98,7 +108,7 @@ class Engine:
 
     def full(self, scope: Scope) -> bool:
         """True when another connection has to wait until one has ended."""
-        return self.stats.connections >= self.limits.connections or not self.room(scope, 1)
+        return self.stats.connections >= self.most or not self.room(scope, 1)
 
     def room(self, scope: Scope, count: int) -> bool:
         """True when the listener behind a scope may hold that many connections and listeners more."""
@@ -167,6 +177,20 @@ class Engine:
         self.dialer.close()
         self.pipes.close()
         self.loop.close()
+
+
+def descriptors() -> int:
+    """How many this process may have open."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
+
+
+def load_everything() -> None:
+    """Every module that a conversation may want is loaded: when descriptors have run out, none can be. Raises OSError
+    and ImportError then.
+    """
+    for name in ("encodings.idna", "idna", "ipaddress", "skep_proxy.forward", "skep_proxy.handoff", "skep_proxy.hop"):
+        __import__(name)
 
 
 def tune(sock: socket.socket) -> None:

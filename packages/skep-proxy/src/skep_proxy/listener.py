@@ -128,6 +128,10 @@ class Datagrams:
                     pass  # the client asks again
         self.engine.loop.soon(partial(self._on_ready, READ))
 
+    def fault(self) -> None:
+        """A question that we fail at is dropped; the others are answered."""
+        self.engine.loop.soon(partial(self._on_ready, READ))
+
     def abort(self) -> None:
         self.closed = True
         self.engine.loop.unregister(self.sock.fileno())

@@ -253,14 +253,22 @@ class Loop:
             self._fault(callback, error)
 
     def _fault(self, culprit: Handler | Callback, error: Exception) -> None:
-        import logging  # a fault is a bug; nobody pays for the import otherwise
-
         self.faults += 1
-        logging.getLogger("skep_proxy").error("fault in the engine, its connection is cut", exc_info=error)
+        _log("fault in the engine, its connection is cut", error)
         owner = getattr(culprit, "__self__", None)
         abort = getattr(owner, "fault", None) or getattr(owner, "abort", None)
         if abort is not None:
             try:
                 abort()
             except Exception as second:
-                logging.getLogger("skep_proxy").error("fault while cutting a connection", exc_info=second)
+                _log("fault while cutting a connection", second)
+
+
+def _log(text: str, error: Exception) -> None:
+    """A fault is told where that is possible: without a descriptor left, not even the module can be loaded."""
+    try:
+        import logging  # a fault is a bug; nobody pays for the import otherwise
+
+        logging.getLogger("skep_proxy").error(text, exc_info=error)
+    except Exception:  # whatever a handler of the application's raises
+        pass

@@ -14,7 +14,7 @@ import msgspec
 from skep_policy import Rules
 
 from .auth import Token
-from .engine import Engine, OnEvent, Stats, tune
+from .engine import Engine, OnEvent, Stats, load_everything, tune
 from .handoff import Handoff
 from .limits import Limits
 from .listener import Datagrams, Listener
@@ -217,6 +217,8 @@ class Proxy:
         # Signals belong to the main thread; SIGPIPE of a splice to a closed socket must not end a process that
         # restored it.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        # Soon after the first client could come, which does not wait for what it may never need.
+        self._engine.retries.add(self, self._load)
         self._engine.loop.run()
         self._close_listeners(list(self._listeners))
         for handoff in list(self._engine.handoffs):
@@ -225,6 +227,12 @@ class Proxy:
             scope.abort()
         self._engine.loop.run_submitted()  # what came too late is told so
         self._engine.close()
+
+    def _load(self) -> None:
+        try:
+            load_everything()
+        except (OSError, ImportError):
+            self._engine.retries.add(self, self._load)  # no descriptor left: later
 
     def _close_listeners(self, listeners: list[Listener | Datagrams]) -> None:
         for listener in listeners:
