@@ -158,6 +158,8 @@ def refused(address: tuple[str, int]) -> bool:
         socket.create_connection(address, 5).close()
     except ConnectionRefusedError:
         return True
+    except ConnectionResetError:
+        return False  # between the two
     return False
 
 
