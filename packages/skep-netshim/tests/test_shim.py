@@ -194,6 +194,33 @@ print("bad", bad)
 """
 
 
+# More connections at once than descriptors, and one more when those are gone.
+SHORTAGE = """
+import socket, time
+held = []
+for _ in range(60):
+    held.append(socket.create_connection(("127.0.0.1", 3128), 5))
+time.sleep(0.5)
+for sock in held: sock.close()
+time.sleep(0.5)
+with socket.create_connection(("127.0.0.1", 3128), 5) as sock:
+    sock.sendall(b"after"); sock.shutdown(socket.SHUT_WR)
+    print(sock.recv(10))
+"""
+
+
+@pytest.mark.sandbox
+@pytest.mark.usefixtures("namespaces")
+def test_a_shortage_of_descriptors_passes(echo: Path) -> None:
+    relay = [sys.executable, "-I", "-S", str(SHIM), "--unix", str(echo), "--relay", "--", "sh", "-c"]
+    inner = 'ulimit -n 256; exec "$0" -c "$1"'
+    command = [*relay, inner, sys.executable, SHORTAGE]
+    done = subprocess.run(
+        alone("/bin/sh", "-c", 'ulimit -Sn 40; exec "$@"', "sh", *command), capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "b'after'\n", done.stderr
+
+
 @pytest.mark.sandbox
 @pytest.mark.usefixtures("namespaces")
 def test_many_relayed_at_once_arrive_whole(echo: Path) -> None:

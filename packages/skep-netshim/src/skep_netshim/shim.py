@@ -40,6 +40,7 @@ PROXY_PORT = 3128
 BACKLOG = 4096
 MAX_FDS = 250  # of the kernel's SCM_MAX_FD, 253
 MAX_REPLY = 4096
+ACCEPT_AGAIN = 0.01  # seconds after a connection that could not be relayed: a shortage is no reason to spin
 
 
 class Refused(Exception):
@@ -729,19 +730,26 @@ def accept_for_ever(listener: _socket.socket, path: str) -> None:
     """Each connection to `listener` is joined to one of its own to the proxy behind `path`."""
     import socket
     import threading
+    import time
 
     server = socket.socket(fileno=listener.detach())
     while True:
-        client, _ = server.accept()
-        upstream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        ends: List[_socket.socket] = []
         try:
-            upstream.connect(path)
-        except OSError:
-            client.close()
-            upstream.close()
-            continue
-        for pair in ((client, upstream), (upstream, client)):
-            threading.Thread(target=pump, args=pair, daemon=True).start()
+            ends.append(server.accept()[0])
+            ends.append(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            ends[1].connect(path)
+            threads = [threading.Thread(target=pump, args=pair, daemon=True) for pair in (ends, ends[::-1])]
+            for thread in threads:
+                thread.start()
+        except (OSError, RuntimeError):  # no descriptor or thread left for this one, or the proxy is gone
+            for sock in ends:
+                try:
+                    sock.shutdown(_socket.SHUT_RDWR)
+                except OSError:
+                    pass
+                sock.close()
+            time.sleep(ACCEPT_AGAIN)
 
 
 def pump(source: _socket.socket, sink: _socket.socket) -> None:
