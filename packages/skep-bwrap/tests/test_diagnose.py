@@ -41,6 +41,7 @@ TEXTS = [
     ("bwrap: prctl(PR_SET_SECCOMP): Invalid argument", "seccomp", "CONFIG_SECCOMP_FILTER"),
     ("bwrap: execvp /home/u/.py/bin/python3: No such file or directory", "interpreter", "install Python outside"),
     ("Fatal Python error: init_fs_encoding: failed to get the Python codec", "interpreter", "install Python outside"),
+    ("bwrap: Can't find source path /home/u/repo: Permission denied", "closed-folder", "sudo -u"),
     ("bwrap: Can't find source path /srv/gone: No such file or directory", "mount", "policy show"),
     ("bwrap: Can't create file at /srv/x: Read-only file system", "mount", "policy show"),
 ]

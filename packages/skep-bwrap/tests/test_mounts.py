@@ -202,6 +202,19 @@ def test_a_socket_in_a_closed_folder_of_another_user_needs_no_cover(box: Box) ->
     assert "PermissionError" in result.err
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user cannot give folders away")
+def test_a_hide_in_a_closed_folder_of_another_user_is_laid_over_the_folder(either: Box) -> None:
+    folder = either.out / "theirs"
+    (folder / "home/.ssh").mkdir(parents=True)
+    (folder / "home/.ssh/key").write_text("hush")
+    (folder / "home").chmod(0o700)
+    os.chown(folder / "home", 12345, 12345)
+    hides = (rule(folder / "home/.ssh", Access.HIDDEN), rule(folder / "home/absent", Access.HIDDEN, "absent"))
+    result = either.sh(f"cat {folder}/home/.ssh/key; ls {folder}", hides=hides)
+    assert result.out == "home\n" and "Permission denied" in result.err
+    assert f"--tmpfs '{folder}/home'" in result.outcome.evidence
+
+
 NETWORKED = """
 import os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:

@@ -109,6 +109,12 @@ CAUSES = (
         "install Python outside of the hidden and private folders",
     ),
     Cause(
+        "closed-folder",
+        (("can't find source path", "permission denied"),),
+        "a path of the boundary lies in a folder of another user, which root cannot enter without its capabilities",
+        "run skep as that user: `sudo -u USER skep ...`",
+    ),
+    Cause(
         "mount",
         (
             ("can't find source path",),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 
 import msgspec
-from skep_policy.boundary import Boundary
+from skep_policy.boundary import Boundary, PathRule, below
 from skep_policy.launch import Launch
 
 from .cgroup import Held, hold, release, renew
@@ -50,6 +50,36 @@ def rlimit_layers(boundary: Boundary, held: Held) -> dict[str, bool | str]:
     return found
 
 
+def over_closed_folders(boundary: Boundary) -> Boundary:
+    """The boundary with each hide in a folder of another user that root without capabilities cannot enter laid over
+    that folder: nothing can be mounted inside it, and the owner may open it later.
+    """
+    if boundary.uid != 0:
+        return boundary
+    hides: list[PathRule] = []
+    for hide in boundary.hides:
+        closed = closed_above(hide.path)
+        if hide.kind != "absent" and closed and not any(below(root.path, closed) for root in boundary.roots):
+            hide = msgspec.structs.replace(hide, path=closed, kind="dir")
+        hides.append(hide)
+    return msgspec.structs.replace(boundary, hides=tuple(dict.fromkeys(hides)))
+
+
+def closed_above(path: str) -> str | None:
+    """The shallowest folder above a path that is another user's and cannot be entered by others."""
+    folder = ""
+    for name in path.split("/")[1:-1]:
+        folder += "/" + name
+        try:
+            info = os.stat(folder)
+        except OSError:
+            return None
+        search = 0o010 if info.st_gid in (os.getegid(), *os.getgroups()) else 0o001
+        if info.st_uid != os.geteuid() and not info.st_mode & search:
+            return folder
+    return None
+
+
 def run(
     boundary: Boundary,
     argv: Sequence[str],
@@ -77,6 +107,7 @@ def run(
     socket that was to be covered has gone meanwhile, it is made for the sockets there are now. `compiled` and `spawned`
     are called again then.
     """
+    boundary = over_closed_folders(boundary)
     facts = HostFacts.gather()
     path = find_bwrap(environ=os.environ, explicit=bwrap, untrusted=[root.path for root in boundary.roots])
     held = hold(boundary.limits, f"skep-{os.getpid()}-{os.urandom(4).hex()}")

@@ -374,8 +374,16 @@ def _run_guardian(lifeline: int, size: int, needed: list[int]) -> int:
     import subprocess
     import sys
 
+    interpreter = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
     process = subprocess.Popen(
-        [os.path.realpath(sys.executable), "-I", "-S", guardian.__file__, str(lifeline), str(size)],
+        [
+            os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable),
+            "-I",
+            "-S",
+            guardian.__file__,
+            str(lifeline),
+            str(size),
+        ],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[lifeline, *needed],
