@@ -376,14 +376,7 @@ def _run_guardian(lifeline: int, size: int, needed: list[int]) -> int:
 
     interpreter = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
     process = subprocess.Popen(
-        [
-            os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable),
-            "-I",
-            "-S",
-            guardian.__file__,
-            str(lifeline),
-            str(size),
-        ],
+        [interpreter, "-I", "-S", guardian.__file__, str(lifeline), str(size)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[lifeline, *needed],
