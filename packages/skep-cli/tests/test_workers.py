@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
 import pytest
 from skep_cli.errors import UsageError
-from skep_cli.workers import AGENTS, missing, none_configured, split, with_task
+from skep_cli.workers import missing, none_configured, split, with_task
+
+from .stage import GIT, document, skep
 
 
 def test_a_command_is_split_as_a_shell_splits_words() -> None:
@@ -26,10 +30,6 @@ def test_the_task_is_put_inside_words_and_never_split() -> None:
     ]
 
 
-def test_every_known_agent_is_given_the_task() -> None:
-    assert all(command.split()[0] == name and "{task}" in command for name, command in AGENTS.items())
-
-
 def test_what_is_not_there_is_named_and_what_may_be_in_the_workspace_is_not_judged(tmp_path: Path) -> None:
     (tmp_path / "tool").write_text("#!/bin/sh\n")
     environ = {"PATH": str(tmp_path)}
@@ -41,8 +41,47 @@ def test_what_is_not_there_is_named_and_what_may_be_in_the_workspace_is_not_judg
     assert missing(["./made-by-the-worker"], environ) is None
 
 
-def test_no_worker_says_what_there_is_and_what_to_type(tmp_path: Path) -> None:
-    assert "none of claude, codex" in str(none_configured({"PATH": str(tmp_path)}))
-    (tmp_path / "gemini").write_text("#!/bin/sh\n")
-    (tmp_path / "gemini").chmod(0o755)
-    assert "--worker 'gemini -p {task}'" in str(none_configured({"PATH": str(tmp_path)}))
+def test_no_worker_says_what_there_is_and_what_to_type() -> None:
+    assert "none of claude, codex" in str(none_configured({"claude": False, "codex": False}))
+    assert "--worker gemini" in str(none_configured({"claude": False, "gemini": True}))
+
+
+def test_every_preset_is_given_the_task_and_grants_what_it_says(state: Path) -> None:
+    told = {one["name"]: one for one in json.loads(skep(state, "workers", "--json").stdout)}
+    assert set(told) == {"aider", "claude", "codex", "gemini", "goose", "opencode"}
+    for name, one in told.items():
+        assert one["command"][0] == name and "{task}" in one["command"] and one["allow"] and one["source"] == "built-in"
+        assert not any("*" in host for host in one["allow"])
+    assert "not found" in skep(state, "workers", env={"PATH": str(Path(GIT).parent)}).stdout
+
+
+def test_a_preset_of_the_users_own_has_the_state_it_keeps_and_the_hosts_copy_stays(state: Path, repo: Path) -> None:
+    home = state / "home"
+    own = home / ".config/skep/workers"
+    own.mkdir(parents=True)
+    (own / "mine.toml").write_text(
+        '[preset]\nprograms = ["sh"]\n[preset.state."~/.mine"]\nvariable = "MINE"\ninside = "deep"\n'
+        'keep = ["login", "d"]\n'
+        '[worker]\ncommand = ["sh", "-c", \'\'\'cat $MINE/deep/login $MINE/deep/d/x; echo changed > $MINE/deep/login;'
+        ' test ! -e $MINE/deep/history && echo "$MINE_SET" > out\'\'\', "{task}"]\n[env.set]\nMINE_SET = "set"\n'
+    )
+    (home / ".mine/d").mkdir(parents=True)
+    for name in ("login", "history", "d/x"):
+        (home / ".mine" / name).write_text("secret\n")
+    before = {path: path.read_bytes() for path in (home / ".mine").rglob("*") if path.is_file()}
+    for mode in ("workspace", "sandbox"):
+        done = skep(state, "run", str(repo), "t", "--worker", "mine", "--json", "--execution-mode", mode)
+        if mode == "sandbox" and done.returncode == 125 and not os.environ.get("SKEP_SANDBOX_MUST_WORK"):
+            pytest.skip(done.stderr.strip())
+        told = document(done)
+        assert told["files_changed"] == ["out"], done.stderr
+        assert Path(told["audit"], "worker.log").read_text() == "secret\nsecret\n"
+        assert not Path(told["audit"], "agent").exists()
+        assert {path: path.read_bytes() for path in (home / ".mine").rglob("*") if path.is_file()} == before
+
+
+def test_an_unknown_preset_lists_those_there_are(state: Path, repo: Path) -> None:
+    done = skep(state, "run", str(repo), "t", "--preset", "nope")
+    assert done.returncode == 125 and "aider, claude, codex" in done.stderr and len(done.stderr.splitlines()) == 1
+    both = skep(state, "run", str(repo), "t", "--worker", "codex", "--preset", "claude")
+    assert both.returncode == 2 and "two presets" in both.stderr

@@ -81,8 +81,8 @@ class PolicyBounds:
     def worker(
         self, folder: RunFolder, place: Place, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
     ) -> Outcome:
-        made = self.boundary(place, (env["SKEP_RESULTS"],))
-        made = msgspec.structs.replace(made, env={**made.env, **env})
+        made = self.boundary(place, (env["SKEP_RESULTS"], *place.own.values()))
+        made = msgspec.structs.replace(made, env={**made.env, **place.own, **env})
         return self._run(folder, place, made, argv, output, hooks)
 
     def verifier(self, folder: RunFolder, place: Place, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:

@@ -48,6 +48,7 @@ POLICY_FLAGS: Final = (
     Flag("--memory", "memory", "one", "SIZE", "Memory of all its processes together, such as 8GiB."),
     Flag("--processes", "processes", "number", "N", "How many processes it may have at once."),
     Flag("--file-size", "file_size", "one", "SIZE", "The largest file it may write."),
+    Flag("--preset", "preset", "one", "NAME", "What a known agent needs: claude, codex, ... (`skep workers`)."),
     Flag("--toolchain", "toolchain", "many", "NAME", "Caches and registry of python, node, rust, go or jvm."),
     Flag("--strict", "strict", "switch", "", "Also no Unix sockets and no nested namespaces."),
 )
@@ -74,6 +75,7 @@ class Flags(msgspec.Struct):
     memory: str | None = None
     processes: int | None = None
     file_size: str | None = None
+    preset: str | None = None
     toolchain: list[str] = []
     strict: bool = False
     report: str | None = None
@@ -97,7 +99,7 @@ class Flags(msgspec.Struct):
                 set={name: value for name, equals, value in split if equals},
             ),
             limits=Limits(wall=self.wall, memory=self.memory, processes=self.processes, file_size=self.file_size),
-            worker=Worker(toolchains=tuple(self.toolchain)),
+            worker=Worker(preset=self.preset, toolchains=tuple(self.toolchain)),
         )
         check(policy, source=SOURCE)
         return policy

@@ -12,6 +12,7 @@ from skep_policy.boundary import Overlay
 from skep_policy.events import EgressEvent
 from skep_policy.report import Egress, Finding
 
+from .presets import State
 from .record import Mode
 from .repository import Repository
 from .state import RunFolder
@@ -27,6 +28,8 @@ class Place(msgspec.Struct, frozen=True):
     folder: str
     overlays: dict[str, Overlay] = msgspec.field(default_factory=dict[str, Overlay])
     bwrap: str | None = None
+    own: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    """Folders of the run the worker may write, by the variables that name them."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -49,6 +52,8 @@ class Order(msgspec.Struct, frozen=True):
     notes: list[str]
     version: str
     workspace: Kind = "auto"
+    state: dict[str, State] = msgspec.field(default_factory=dict[str, State])
+    home: str = ""
 
 
 class Outcome(Protocol):

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from skep_policy.events import Closed, Decision, EgressEvent
 
-from . import local, overlayspace, patch, verify
+from . import agentstate, local, overlayspace, patch, verify
 from .audit import Log, dump, now
 from .audit import digest as file_digest
 from .copyspace import CopySpace
@@ -111,6 +111,9 @@ class Pipeline:
         self._space, self._layer = self._workspace(folder)
         run.workspace = self._space.kind
         self._place = self._space.prepare(lambda text: self._status.say(f"run {run.id}: {text}"))
+        if order.state:
+            own = agentstate.lay_out(order.state, folder.agent, home=order.home)
+            self._place = msgspec.structs.replace(self._place, own=own)
         if self._space.before:
             self._baseline(log, run, self._space.before)
         self._put("policy.json", self._bounds.policy())
@@ -317,6 +320,7 @@ class Pipeline:
 
     def _seal(self, folder: RunFolder, log: Log, run: Run) -> None:
         """The last record has every digest, and scratch is gone. A full disk has room again once scratch is."""
+        remove(folder.agent)  # a login is in there, whatever else is kept
         left = [] if self._order.keep else clear_scratch(folder)
         for problem in left:
             self._status.warn(f"run {run.id}: {problem}")

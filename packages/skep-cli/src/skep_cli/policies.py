@@ -28,6 +28,12 @@ def effective(flags: Flags, *, facts: Facts, project: str) -> Effective:
         layers.append(Layer(flags.policy, load_policy(path), base=os.path.dirname(path)))
     layers.append(Layer(SOURCE, flags.as_policy(), base=facts.cwd))
     merged = merge(layers)
+    if name := merged.policy.worker.preset:
+        from .presets import load
+
+        with_command = flags.preset is not None or not merged.policy.worker.command
+        layers.insert(-1, load(name, facts).layer(with_command=with_command))
+        merged = merge(layers)
     if not merged.policy.worker.toolchains:
         return merged
     from .toolchains import layers_for

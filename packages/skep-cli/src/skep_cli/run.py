@@ -15,7 +15,7 @@ from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
 
-from . import local, policies, repository, workers
+from . import local, policies, presets, repository, workers
 from .bounds import PolicyBounds
 from .errors import CannotRun, SkepError, UsageError
 from .flags import Flags
@@ -32,7 +32,11 @@ from .workers import split, with_task
 @click.command("run", short_help="Give a task to a worker and get a verified patch back.")
 @click.argument("repo", type=click.Path())
 @click.argument("task")
-@click.option("--worker", metavar="PRESET|'CMD {task}'", help="The worker's command; {task} is replaced by TASK.")
+@click.option(
+    "--worker",
+    metavar="PRESET|'CMD {task}'",
+    help="A preset (`skep workers`), or a command in which {task} is replaced by TASK.",
+)
 @click.option(
     "--execution-mode",
     "mode",
@@ -65,7 +69,7 @@ def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: Kind, *
 
     \b
     Examples:
-        skep run . "fix the failing test" --worker 'codex exec {task}' --verify 'pytest -q'
+        skep run . "fix the failing test" --worker codex --verify 'pytest -q'
         skep run ../lib "update the docs" --worker ./agent.sh --allow api.example.com
     """
     flags = collect(values)
@@ -116,11 +120,13 @@ def start(
     try:
         facts = gather()
         folder = folder_of(repo)
-        git = find_git(facts.environ)
+        git = find_git(facts.environ, project=str(folder))
         found = repository.find(git, Path(folder), home=facts.home)
         root = found.root if found else folder
+        worker = as_preset(worker, flags, facts)
         effective = policies.effective(flags, facts=facts, project=root)
         words = worker_words(worker, effective, facts)
+        preset = effective.policy.worker.preset
         verify_words, verify_text = verify_command(verify, effective)
         order = Order(
             root=root,
@@ -140,6 +146,8 @@ def start(
             notes=policies.withheld_lines(effective, root),
             version=version("skep-cli"),
             workspace=workspace,
+            state=presets.load(preset, facts).head.state if preset else {},
+            home=facts.home,
         )
         bounds = PolicyBounds(order, effective, facts, strict=flags.strict)
     except PolicyError as error:
@@ -188,13 +196,24 @@ def folder_of(repo: str) -> str:
 
 def worker_words(given: str | None, effective: Effective, facts: Facts) -> list[str]:
     """The worker's command, from the flag or from the policy. Raises UsageError."""
-    configured = effective.policy.worker
-    if given is None and configured.command:
-        return list(configured.command)
-    text = given if given is not None else configured.preset
-    if text is None:
-        raise workers.none_configured(facts.environ)
-    return split(workers.AGENTS.get(text.strip(), text), "--worker")
+    if given is not None:
+        return split(given, "--worker")
+    if command := effective.policy.worker.command:
+        return list(command)
+    known = {name: presets.load(name, facts).found(facts) is not None for name in presets.names(facts)}
+    raise workers.none_configured(known)
+
+
+def as_preset(worker: str | None, flags: Flags, facts: Facts) -> str | None:
+    """The worker's command as typed, None when it is the name of a preset, which the flags have then. Raises
+    UsageError.
+    """
+    if worker is None or worker.strip() not in presets.names(facts):
+        return worker
+    if flags.preset not in (None, worker.strip()):
+        raise UsageError(f"--worker {worker} and --preset {flags.preset} are two presets: give one")
+    flags.preset = worker.strip()
+    return None
 
 
 def results_folder(results: str | None, root: str) -> str | None:

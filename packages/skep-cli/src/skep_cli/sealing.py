@@ -31,7 +31,7 @@ def seal_again(folder: RunFolder, run: Run) -> None:
 def clear_scratch(folder: RunFolder) -> list[str]:
     """What a run needs only while it runs is gone; what could not be removed is told."""
     problems: list[str] = []
-    for path in (folder.workspace, folder.verify, folder.rules):
+    for path in (folder.workspace, folder.verify, folder.rules, folder.agent):
         try:
             remove(path)
         except OSError as error:

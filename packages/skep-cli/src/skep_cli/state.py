@@ -28,7 +28,7 @@ _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_LENGTH = 9
 _ID = re.compile(f"[{_DIGITS}]{{{_ID_LENGTH}}}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-SCRATCH = ("workspace", "verify", "rules")
+SCRATCH = ("workspace", "verify", "rules", "agent")
 
 
 def run_id(milliseconds: int) -> str:
@@ -138,6 +138,7 @@ class RunFolder:
         self.workspace = path / "workspace"
         self.verify = path / "verify"
         self.rules = path / "rules"
+        self.agent = path / "agent"
         self.lock = Lock(path / "lock")
 
     def alive(self) -> bool:

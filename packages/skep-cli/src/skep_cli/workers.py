@@ -1,4 +1,4 @@
-"""The worker's command: split as a shell splits words, and who could be one on this machine."""
+"""The worker's command: split as a shell splits words, and whether it can start on this machine."""
 
 from __future__ import annotations
 
@@ -8,16 +8,6 @@ import shutil
 from collections.abc import Mapping, Sequence
 
 from .errors import UsageError
-
-AGENTS: dict[str, str] = {
-    "claude": "claude -p {task}",
-    "codex": "codex exec {task}",
-    "gemini": "gemini -p {task}",
-    "aider": "aider --yes-always --message {task}",
-    "opencode": "opencode run {task}",
-    "goose": "goose run --text {task}",
-}
-"""Agents people have, and how each is given a task without a terminal."""
 
 
 def split(text: str, option: str) -> list[str]:
@@ -38,15 +28,16 @@ def with_task(words: Sequence[str], task: str) -> list[str]:
     return [word.replace("{task}", task) for word in words]
 
 
-def none_configured(environ: Mapping[str, str]) -> UsageError:
-    """The error that says which agents there are, and what to type."""
-    found = [name for name in AGENTS if shutil.which(name, path=environ.get("PATH"))]
-    remedy = "or set `command` under [worker] in the policy file"
+def none_configured(known: Mapping[str, bool]) -> UsageError:
+    """The error that says which agents there are, and what to type. `known` says of each preset whether its program is
+    here.
+    """
+    found = [name for name, here in known.items() if here]
+    remedy = "or set `preset` or `command` under [worker] in the policy file"
     if not found:
-        names = ", ".join(AGENTS)
+        names = ", ".join(known)
         return UsageError(f"no worker: give one with --worker 'CMD {{task}}', {remedy} (on PATH is none of {names})")
-    example = AGENTS[found[0]]
-    return UsageError(f"no worker: give one, such as --worker '{example}', {remedy} (on PATH: {', '.join(found)})")
+    return UsageError(f"no worker: give one, such as --worker {found[0]}, {remedy} (on PATH: {', '.join(found)})")
 
 
 def missing(words: Sequence[str], environ: Mapping[str, str]) -> str | None:

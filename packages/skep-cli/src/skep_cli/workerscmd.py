@@ -1,0 +1,69 @@
+"""`skep workers`: the agents skep knows, which are here, and what each is granted."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+from skep_policy.errors import PolicyError
+from skep_policy.facts import Facts
+
+from . import presets
+from .errors import UsageError
+from .presets import Preset
+from .render import Page
+from .state import gather
+
+
+@click.command("workers", short_help="List the agents skep knows, and what each is granted.")
+@click.argument("name", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
+def command(name: str | None, as_json: bool) -> None:
+    """List the presets of workers: whether the program is here, and what it is granted when it is used.
+
+    \b
+    Use one:      skep run REPO TASK --worker NAME
+    In place:     skep exec --preset NAME -- CMD...
+    Your own:     NAME.toml in the folder `workers` beside your configuration file, in the form of the built-in ones.
+    """
+    facts = gather()
+    try:
+        chosen = [presets.load(one, facts) for one in ([name] if name else presets.names(facts))]
+    except PolicyError as error:
+        raise UsageError(str(error)) from None
+    if as_json:
+        click.echo(json.dumps([document(preset, facts) for preset in chosen]))
+        return
+    page = Page()
+    for preset in chosen:
+        _tell(preset, facts, page)
+    page.line(f"your own: {presets.own_folder(facts)}/NAME.toml", "dim")
+
+
+def document(preset: Preset, facts: Facts) -> dict[str, Any]:
+    """One preset for scripts."""
+    policy = preset.policy
+    state = {path: {"variable": own.variable, "keep": list(own.keep)} for path, own in preset.head.state.items()}
+    return {
+        "name": preset.name,
+        "source": preset.source,
+        "found": preset.found(facts),
+        "command": list(policy.worker.command or ()),
+        "allow": list(policy.network.allow),
+        "env": list(policy.env.pass_),
+        "set": dict(policy.env.set),
+        "state": state,
+        "nested": preset.head.nested,
+    }
+
+
+def _tell(preset: Preset, facts: Facts, page: Page) -> None:
+    policy, found = preset.policy, preset.found(facts)
+    page.line(f"{preset.name}: {found or 'not found'}", "green" if found else "dim")
+    page.line(f"  runs      {' '.join(policy.worker.command or ())}")
+    page.line(f"  reaches   {', '.join(policy.network.allow) or 'nothing'}")
+    page.line(f"  is told   {', '.join((*policy.env.pass_, *policy.env.set)) or 'nothing'}")
+    for path, state in preset.head.state.items():
+        page.line(f"  copies    {path}: {', '.join(state.keep)}")
+    page.line(f"  sandbox   of its own: {preset.head.nested}")
