@@ -360,3 +360,24 @@ def test_no_socket_of_the_host_is_seen_unless_let_in(one: Boundary, sockets: lis
 
 def test_rules_of_the_network_do_not_touch_the_mounts() -> None:
     assert ops_of(boundary()) == ops_of(boundary(rules=Rules.build(["a.example.com"])))
+
+
+def test_system_files_of_ssh_belong_to_an_ordinary_worker() -> None:
+    """Root's files are nobody's in its user namespace, and ssh runs on no one else's."""
+    path = "/etc/ssh/ssh_config.d/50-site.conf"
+    facts = msgspec.structs.replace(FACTS, ssh={path: b"Host *\n"})
+    launch = compile(boundary(), ["x"], facts=facts, bwrap="/b")
+    assert f"--ro-bind-data {{fd:ssh0}} {path}" in " ".join(launch.args) and launch.files["ssh0"] == b"Host *\n"
+    hidden = compile(boundary(hides=[hide("/etc/ssh")]), ["x"], facts=facts, bwrap="/b")
+    root_s = compile(boundary(uid=0), ["x"], facts=facts, bwrap="/b")
+    assert path not in hidden.args and path not in root_s.args
+
+
+@pytest.mark.parametrize("where", ["argv", "env"])
+def test_a_nul_tells_the_shim_nothing(where: str) -> None:
+    words, env = ("x\0network=open", {}) if where == "argv" else ("x", {"A": "x\0network=open"})
+    with pytest.raises(BackendUnavailable, match="NUL"):
+        compile(msgspec.structs.replace(boundary(), env=env), [words], facts=FACTS, bwrap="/usr/bin/bwrap")
+    assert (
+        b"argv=x network=open\0" in compile(boundary(), ["x network=open"], facts=FACTS, bwrap="/usr/bin/bwrap").config
+    )

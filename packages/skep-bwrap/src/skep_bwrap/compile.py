@@ -221,6 +221,9 @@ def compile(
         shim += ["--proxy", "{fd:proxy}"]
     records = [("cover", f"{cover.kind} {cover.path}") for cover in covers]
     records += shim_records(boundary, argv, facts, network, apart=apart, memory_rlimit=memory_rlimit)
+    if any("\0" in value for _, value in records):
+        # Records end with NUL: what follows one would be a record of its own, told by whoever wrote the task.
+        raise BackendUnavailable("a word of the command or of its environment holds a NUL", fix="take it out")
     return Launch(
         argv=(bwrap, "--args", "{fd:args}", "--", *shim),
         args=tuple(options),

@@ -9,9 +9,10 @@ from typing import Any, Literal
 import click
 import msgspec
 from skep_policy.errors import PolicyError
-from skep_policy.facts import Facts
 
+from .errors import CannotRun
 from .render import one_line
+from .state import gather
 
 
 class Check(msgspec.Struct, frozen=True):
@@ -64,11 +65,10 @@ def show_sockets(as_json: bool) -> None:
     from skep_bwrap.ops import origin
 
     from . import policies
-    from .errors import CannotRun
     from .flags import Flags
 
     try:
-        facts = Facts.gather()
+        facts = gather()
         policy = policies.effective(Flags(), facts=facts, project=facts.cwd)
         boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd)
         host = HostFacts.gather()
@@ -105,15 +105,15 @@ def diagnose() -> Diagnosis:
         from skep_bwrap.probe import probe
 
         with TemporaryDirectory(prefix="skep-doctor-") as workspace:
-            backend, found = "bwrap", probe(os.path.realpath(workspace), environ=Facts.gather().environ)
+            backend, found = "bwrap", probe(os.path.realpath(workspace), environ=gather().environ)
     checks = [Check(c.id, c.status, c.detail, c.fix) for c in found.checks] + checks
     return Diagnosis(found.usable, backend, checks)
 
 
 def _state() -> Check:
     try:
-        folder = Facts.gather().state_dir
-    except PolicyError as error:
+        folder = gather().state_dir
+    except CannotRun as error:
         return Check("state", "warn", str(error), "set HOME or XDG_STATE_HOME")
     while not os.path.lexists(folder):
         folder = os.path.dirname(folder)
