@@ -40,6 +40,11 @@ ROOT_FOLDERS = (
     *("/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/fs/bpf", "/sys/fs/pstore"),
     "/sys/firmware",
 )
+# What ssh reads only when it belongs to root or to the caller; in the worker's user namespace, root's files are nobody's.
+SSH_FOLDER = "/etc/ssh/ssh_config.d"
+SSH_INCLUDED = ("/etc/crypto-policies/back-ends/openssh.config",)
+SSH_MOST = 32  # files
+SSH_LARGEST = 1 << 16  # bytes of one
 PRIVATE = ("/tmp", "/var/tmp", "/run", "/var/run")
 
 
@@ -49,7 +54,8 @@ class HostFacts(msgspec.Struct, frozen=True):
 
     `links` are top-level links such as `/bin -> usr/bin`; `run_kept`, `root_files` and `root_folders` the entries of
     RUN_KEPT, ROOT_FILES and ROOT_FOLDERS that exist; `private` the real folders of PRIVATE; `resolv_conf` and `hosts`
-    are those files with links resolved, None when absent. `machine` is `uname -m`.
+    are those files with links resolved, None when absent. `ssh` has the content of ssh's included system files, by path
+    with links resolved. `machine` is `uname -m`.
     """
 
     interpreter: str
@@ -68,6 +74,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     root_folders: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     code: tuple[str, ...] = ()
+    ssh: dict[str, bytes] = {}
 
     @classmethod
     def gather(cls) -> HostFacts:
@@ -98,7 +105,28 @@ class HostFacts(msgspec.Struct, frozen=True):
             root_folders=tuple(path for path in ROOT_FOLDERS if os.path.isdir(path)),
             mounts=mounts,
             code=_code(),
+            ssh=_ssh(),
         )
+
+
+def _ssh() -> dict[str, bytes]:
+    try:
+        names = sorted(name for name in os.listdir(SSH_FOLDER) if name.endswith(".conf"))
+    except OSError:
+        names = []
+    found: dict[str, bytes] = {}
+    for path in (*(f"{SSH_FOLDER}/{name}" for name in names), *SSH_INCLUDED):
+        real = _real_file(path)
+        if real is None or len(found) >= SSH_MOST:
+            continue
+        try:
+            with open(real, "rb") as file:
+                content = file.read(SSH_LARGEST + 1)
+        except OSError:
+            continue
+        if len(content) <= SSH_LARGEST:
+            found[real] = content
+    return found
 
 
 def _code() -> tuple[str, ...]:

@@ -64,6 +64,7 @@ def stages(boundary: Boundary, facts: HostFacts, *, own_names: bool) -> Stages:
         *(Bind(device, device, "dev") for device in boundary.devices),
         *(Bind(path, path, "ro") for path in boundary.sockets),
         *(resolver_ops(facts) if own_names else ()),
+        *ssh_ops(boundary, facts),
         Bind(facts.shim, SHIM_INSIDE, "ro"),
     ]
     reachable = ancestors([*(rule.path for rule in rules if rule.access != Access.HIDDEN), *(op.dest for op in let_in)])
@@ -211,6 +212,14 @@ def source_of(path: str, boundary: Boundary) -> str:
         if below(path, seen):
             return source + path[len(seen) :]
     return path
+
+
+def ssh_ops(boundary: Boundary, facts: HostFacts) -> Iterator[Op]:
+    """Included system files of ssh that belong to the worker: it refuses to run on others'."""
+    if boundary.uid != 0:  # root is root inside as well
+        for number, (path, content) in enumerate(facts.ssh.items()):
+            if boundary.access_to(path) == Access.READ:
+                yield Data(f"ssh{number}", content, path)
 
 
 def resolver_ops(facts: HostFacts) -> Iterator[Op]:
