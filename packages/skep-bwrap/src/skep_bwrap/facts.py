@@ -40,7 +40,7 @@ ROOT_FOLDERS = (
     *("/sys/kernel/debug", "/sys/kernel/tracing", "/sys/kernel/security", "/sys/fs/bpf", "/sys/fs/pstore"),
     "/sys/firmware",
 )
-# What ssh reads only when it belongs to root or to the caller; in the worker's user namespace, root's files are nobody's.
+# ssh reads them only when they belong to root or to the caller; in the worker's user namespace, root's are nobody's.
 SSH_FOLDER = "/etc/ssh/ssh_config.d"
 SSH_INCLUDED = ("/etc/crypto-policies/back-ends/openssh.config",)
 SSH_MOST = 32  # files
