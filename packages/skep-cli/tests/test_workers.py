@@ -80,6 +80,25 @@ def test_a_preset_of_the_users_own_has_the_state_it_keeps_and_the_hosts_copy_sta
         assert {path: path.read_bytes() for path in (home / ".mine").rglob("*") if path.is_file()} == before
 
 
+def test_in_place_too_an_agent_finds_a_copy_of_its_state_and_only_when_asked_for(state: Path, repo: Path) -> None:
+    home = state / "home"
+    (home / ".codex").mkdir(parents=True)
+    (home / ".codex/auth.json").write_text("secret\n")
+    (home / ".config/skep").mkdir(parents=True)
+    (home / ".config/skep/config.toml").write_text('[worker]\npreset = "codex"\n')
+    script = 'cat "$CODEX_HOME/auth.json"; echo changed > "$CODEX_HOME/auth.json"; echo ${OPENAI_API_KEY-unset}'
+    env = {"OPENAI_API_KEY": "k"}
+    done = skep(state, "exec", "--preset", "codex", "--", "sh", "-c", script, env=env, cwd=repo)
+    if done.returncode == 125 and not os.environ.get("SKEP_SANDBOX_MUST_WORK"):
+        pytest.skip(done.stderr.strip())
+    assert done.stdout == "secret\nk\n", done.stderr
+    assert (home / ".codex/auth.json").read_text() == "secret\n" and not list((state / "skep/exec").iterdir())
+    plain = skep(state, "exec", "--", "sh", "-c", "echo ${CODEX_HOME-none} ${OPENAI_API_KEY-unset}", env=env, cwd=repo)
+    assert plain.stdout == "none unset\n"
+    used = skep(state, "run", str(repo), "t", "--json", env={"PATH": "/usr/bin:/bin"})
+    assert used.returncode == 127 and "'codex'" in used.stderr
+
+
 def test_an_unknown_preset_lists_those_there_are(state: Path, repo: Path) -> None:
     done = skep(state, "run", str(repo), "t", "--preset", "nope")
     assert done.returncode == 125 and "aider, claude, codex" in done.stderr and len(done.stderr.splitlines()) == 1

@@ -6,18 +6,23 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import msgspec
 from skep_bwrap.errors import BackendUnavailable
 from skep_policy.boundary import Access
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
+from skep_policy.layers import Effective
 from skep_policy.report import Egress, Report
 
 from . import policies
 from .flags import Flags
 from .reportfile import ReportFile
 from .session import Outcome, launch
+
+if TYPE_CHECKING:
+    from .execstate import Copies
 
 USAGE = 2
 CANNOT_RUN = 125
@@ -33,14 +38,36 @@ def execute(flags: Flags, command: list[str]) -> int:
     except PolicyError as error:
         complain(str(error))
         return USAGE
+    copies: Copies | None = None
     try:
         facts = Facts.gather()
         policy = policies.effective(flags, facts=facts, project=facts.cwd)
-        boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict)
+        own: dict[str, str] = {}
+        if flags.preset is not None:
+            from .execstate import Copies
+
+            copies = Copies(flags.preset, facts)
+            own = copies.variables
+        return _execute(flags, command, facts, policy, own)
+    except PolicyError as error:
+        return complain(str(error))
+    except OSError as error:
+        return complain(f"{error.filename}: {error.strerror}")
+    finally:
+        if copies is not None:
+            copies.remove()
+
+
+def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, own: dict[str, str]) -> int:
+    """`own` are folders for this command, by the variables that name them."""
+    extra = {"extra_roots": tuple(own.values())}
+    try:
+        boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict, **extra)
         if boundary.access_to(os.path.realpath(facts.state_dir)) == Access.WRITE:
             # It is not there yet and would be the worker's to make; once it is, it is hidden.
             os.makedirs(facts.state_dir, mode=0o700, exist_ok=True)
-            boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict)
+            boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict, **extra)
+        boundary = msgspec.structs.replace(boundary, env={**boundary.env, **own})
     except PolicyError as error:
         return complain(str(error))
     except OSError as error:

@@ -13,11 +13,13 @@ from .flags import SOURCE, Flags
 from .projectfile import PROJECT_FILE, project_layer
 
 
-def effective(flags: Flags, *, facts: Facts, project: str) -> Effective:
+def effective(flags: Flags, *, facts: Facts, project: str, own_command: bool = False) -> Effective:
     """The policy in force in the folder `project`. Raises PolicyError with the place of what is wrong.
 
     The project file counts in full only when exactly this text was trusted (`skep trust`). Toolchains,
-    asked for by flag or by any layer that may, are a layer each below the flags.
+    asked for by flag or by any layer that may, are a layer each below the flags. So is the preset of a worker, which
+    only the flag asks for: what a policy file names is the worker of `skep run`, and grants other commands nothing.
+    With `own_command` a command written in a file beats that of the preset.
     """
     layers: list[Layer] = []
     if os.path.lexists(facts.config_file):
@@ -28,11 +30,11 @@ def effective(flags: Flags, *, facts: Facts, project: str) -> Effective:
         layers.append(Layer(flags.policy, load_policy(path), base=os.path.dirname(path)))
     layers.append(Layer(SOURCE, flags.as_policy(), base=facts.cwd))
     merged = merge(layers)
-    if name := merged.policy.worker.preset:
+    if flags.preset is not None:
         from .presets import load
 
-        with_command = flags.preset is not None or not merged.policy.worker.command
-        layers.insert(-1, load(name, facts).layer(with_command=with_command))
+        with_command = not (own_command and merged.policy.worker.command)
+        layers.insert(-1, load(flags.preset, facts).layer(with_command=with_command))
         merged = merge(layers)
     if not merged.policy.worker.toolchains:
         return merged

@@ -125,8 +125,12 @@ def start(
         root = found.root if found else folder
         worker = as_preset(worker, flags, facts)
         effective = policies.effective(flags, facts=facts, project=root)
+        configured = effective.policy.worker.preset
+        if worker is None and flags.preset is None and configured is not None:
+            flags.preset = configured
+            effective = policies.effective(flags, facts=facts, project=root, own_command=True)
         words = worker_words(worker, effective, facts)
-        preset = effective.policy.worker.preset
+        preset = flags.preset
         verify_words, verify_text = verify_command(verify, effective)
         order = Order(
             root=root,

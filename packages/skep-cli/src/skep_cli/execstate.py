@@ -1,0 +1,43 @@
+"""What an agent run by `skep exec --preset` finds of its own state: copies for this one command, removed after it.
+
+A skep that was killed leaves its copies; the next one removes what belongs to no living process.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from skep_policy.facts import Facts
+
+from . import agentstate, presets
+from .removal import remove
+
+
+class Copies:
+    """Copies of one preset's state. `variables` names the folders, by the variables that lead there."""
+
+    def __init__(self, preset: str, facts: Facts) -> None:
+        """Raises OSError, PolicyError."""
+        kept = Path(facts.state_dir, "exec")
+        kept.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in kept.iterdir():
+            if not _lives(left.name):
+                remove(left)
+        self._folder = kept / str(os.getpid())
+        self.variables = agentstate.lay_out(presets.load(preset, facts).head.state, self._folder, home=facts.home)
+
+    def remove(self) -> None:
+        remove(self._folder)
+
+
+def _lives(name: str) -> bool:
+    if not name.isdigit() or int(name) == os.getpid():
+        return False
+    try:
+        os.kill(int(name), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
