@@ -128,6 +128,39 @@ def test_reload_replaces_rules_and_keeps_tunnels(tmp_path: Path, origin: Origin)
         assert server.stop() == 0
 
 
+def test_a_listener_that_a_reload_drops_serves_nobody_any_more(tmp_path: Path, origin: Origin) -> None:
+    """Neither who came by it before and asks again, nor a container whose listener it was handed; tunnels stand."""
+    config, unix = tmp_path / "proxy.toml", tmp_path / "a.sock"
+    kept = '[[listener]]\ntcp = "127.0.0.1:0"\n'
+    config.write_text(f'{kept}[[listener]]\nunix = "{unix}"\nallow = ["localhost:{origin.port}"]\n')
+    request = f"GET http://localhost:{origin.port}/ HTTP/1.1\r\nHost: x\r\n\r\n".encode()
+    with serving(tmp_path, "--config", str(config)) as server, contextlib.ExitStack() as stack:
+        assert server.said(f"listening on {unix}")
+        plain, control = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
+        for sock in (plain, control):
+            sock.settimeout(10)
+            sock.connect(str(unix))
+        with socket.create_server(("127.0.0.1", 0)) as mine:
+            address = mine.getsockname()
+            offer = b'SKEP-HANDOFF 1 {"listen": [{"kind": "proxy", "address": "127.0.0.1", "port": 1}]}\n'
+            socket.send_fds(control, [offer], [mine.fileno()])
+            assert control.recv(100) == b"go\n"
+        tunnel = stack.enter_context(socket.create_connection(address, 10))
+        tunnel.sendall(f"CONNECT localhost:{origin.port} HTTP/1.1\r\n\r\n".encode())
+        assert b" 200 " in tunnel.recv(100)
+        plain.sendall(request)
+        assert b" 200 " in plain.recv(1000)
+        config.write_text(kept)
+        server.process.send_signal(signal.SIGHUP)
+        assert server.said("reloaded, 1 listeners")
+        plain.sendall(request)
+        assert b" 403 " in plain.recv(1000)
+        with pytest.raises(ConnectionError):
+            get(address, f"http://localhost:{origin.port}/")
+        tunnel.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        assert b"origin ok" in read_all(tunnel)
+
+
 def test_workers_share_a_listener_and_add_up_their_counters(tmp_path: Path, origin: Origin) -> None:
     with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
         port, metrics = one.getsockname()[1], two.getsockname()[1]
