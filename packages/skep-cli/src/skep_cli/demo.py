@@ -21,11 +21,11 @@ import msgspec
 
 from . import local
 from .demo_stage import DOMAIN, Stage, port
-from .errors import SkepError
+from .errors import CannotRun, SkepError
 from .hostgit import find_git
 from .removal import remove
 from .render import Page, one_line
-from .state import gather, guarded
+from .state import gather
 
 STORY = {
     "write": ("write to a file outside its workspace", "everything but its own roots is read-only"),
@@ -56,9 +56,12 @@ def command(keep: bool, mode: str) -> None:
     """
     facts = gather()
     program = find_git(facts.environ)
-    with guarded(facts.state_dir):
-        os.makedirs(facts.state_dir, mode=0o700, exist_ok=True)
-        base = Path(tempfile.mkdtemp(prefix="demo-", dir=facts.state_dir))
+    place = facts.xdg("CACHE") + "/skep"  # not the state folder, which is hidden from every worker
+    try:
+        os.makedirs(place, mode=0o700, exist_ok=True)
+        base = Path(tempfile.mkdtemp(prefix="demo-", dir=place))
+    except OSError as error:
+        raise CannotRun(f"cannot use {place} ({error.strerror}): make it yours, or set XDG_CACHE_HOME") from None
     page = Page()
     try:
         with local.signals(local.end), Stage(base, program, facts.environ) as stage:

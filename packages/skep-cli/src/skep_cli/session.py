@@ -7,6 +7,7 @@ from __future__ import annotations
 import _socket
 import os
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -48,8 +49,15 @@ class Outcome(msgspec.Struct):
 class Session:
     """Everything of one launch that outlives a call: the proxy's thread, our end of its connection, signal handlers."""
 
-    def __init__(self, boundary: Boundary, on_event: Callable[[EgressEvent], None] | None) -> None:
+    def __init__(
+        self,
+        boundary: Boundary,
+        on_event: Callable[[EgressEvent], None] | None,
+        asked: Callable[[], None] | None = None,
+    ) -> None:
         self.boundary = boundary
+        self._asked = asked
+        self._interrupted = False
         self.egress = Egress()
         self._on_event = on_event
         self._proxy: Proxy | None = None
@@ -88,7 +96,9 @@ class Session:
             try:
                 upstream = Upstream.from_environ(os.environ)
             except UpstreamError as error:
-                raise BackendUnavailable(str(error), fix="correct the variable, or unset it", check="upstream") from None
+                raise BackendUnavailable(
+                    str(error), fix="correct the variable, or unset it", check="upstream"
+                ) from None
             self._proxy = Proxy(on_event=self.event, upstream=upstream)
             self._proxy.adopt(socket.socket(fileno=self._ours.detach()), self.boundary.rules)
         for number in FORWARDED:
@@ -105,8 +115,15 @@ class Session:
         return self._wakes[0]
 
     def _forward(self, number: int, frame: object) -> None:
-        if self._sandbox is not None:
-            self._sandbox.signal(number)
+        if self._sandbox is None:
+            return
+        if self._asked is not None and number in (signal.SIGINT, signal.SIGTERM):
+            if self._interrupted:
+                self._sandbox.kill()
+                return
+            self._interrupted = True
+            self._asked()
+        self._sandbox.signal(number)
 
     def close(self) -> None:
         """No thread, descriptor or signal handler of the session is left; every event has been delivered."""
@@ -136,6 +153,7 @@ def launch(
     compiled: Callable[[Launch], None] | None = None,
     spawned: Callable[[Sandbox], None] | None = None,
     started: Callable[[], None] | None = None,
+    asked: Callable[[], None] | None = None,
     always_proxy: bool = False,
 ) -> Outcome:
     """Run `argv` in the boundary to its end; nothing of it is left on return. On the main thread, since it forwards
@@ -143,11 +161,16 @@ def launch(
 
     `always_proxy` starts the proxy for an empty allowlist too, so that what was asked for is on record. `quarantine`
     is a folder, made when needed, for files that would make git of the host run code. `on_event` is called on the
-    proxy's thread before a decision takes effect; an exception from it denies.
+    proxy's thread before a decision takes effect; an exception from it denies. With `asked` the first SIGINT or SIGTERM
+    is forwarded, after a call of it, and the second ends everything; without, every one is forwarded.
 
     Raises BackendUnavailable when the boundary could not be applied: the worker never ran.
     """
-    session = Session(boundary, on_event)
+    if not sys.platform.startswith("linux"):
+        raise BackendUnavailable(
+            f"no boundary can be applied on {sys.platform}", fix="run it on Linux", check="platform"
+        )
+    session = Session(boundary, on_event, asked)
     proxied = boundary.rules.mode == "filtered" or (always_proxy and boundary.rules.mode == "none")
 
     def on_spawn(sandbox: Sandbox) -> None:
