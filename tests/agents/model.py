@@ -76,6 +76,8 @@ class Model:
             return {"input_tokens": 10}
         if path.endswith("/messages"):
             return messages(body)
+        if path.endswith(("generateContent", "GenerateContent")):
+            return contents(path, body)
         if path.endswith("/chat/completions"):
             return completions(body)
         return None
@@ -179,3 +181,18 @@ def _chunks(
     yield "", {**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
     yield "", {**head, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}], "usage": usage}
     yield "", "[DONE]"
+
+
+def contents(path: str, body: dict[str, Any]) -> Iterator[tuple[str, Any]] | dict[str, Any]:
+    """Google's generateContent. A request without tools is one for a route or a summary."""
+    declared = [one for tool in body.get("tools", []) for one in tool.get("functionDeclarations", [])]
+    turn = sum(1 for content in body.get("contents", []) for part in content["parts"] if "functionResponse" in part)
+    if any(one["name"] == "run_shell_command" for one in declared) and turn < 2:
+        given = {"command": (EDIT, CHECK)[turn], "description": "work"}
+        part: dict[str, Any] = {"functionCall": {"name": "run_shell_command", "args": given}}
+    else:
+        part = {"text": DONE}
+    candidate = {"index": 0, "content": {"role": "model", "parts": [part]}, "finishReason": "STOP"}
+    usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
+    answer: dict[str, Any] = {"candidates": [candidate], "usageMetadata": usage}
+    return iter([("", answer)]) if ":stream" in path else answer

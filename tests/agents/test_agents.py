@@ -60,6 +60,17 @@ def opencode(home: Path, port: int) -> dict[str, str]:
     return {}
 
 
+def gemini(home: Path, port: int) -> dict[str, str]:
+    (home / ".gemini").mkdir()
+    auth = {"security": {"auth": {"selectedType": "gemini-api-key"}}, "privacy": {"usageStatisticsEnabled": False}}
+    (home / ".gemini/settings.json").write_text(json.dumps(auth))
+    return {
+        "GEMINI_API_KEY": "test",
+        "GOOGLE_GEMINI_BASE_URL": f"http://localhost:{port}",
+        "GEMINI_MODEL": "gemini-2.5-flash",
+    }
+
+
 def aider(home: Path, port: int) -> dict[str, str]:
     return {
         "OPENAI_API_KEY": "test",
@@ -73,6 +84,7 @@ def aider(home: Path, port: int) -> dict[str, str]:
 AGENTS = {
     "codex": Agent("@openai/codex", codex),
     "claude": Agent("@anthropic-ai/claude-code", claude),
+    "gemini": Agent("@google/gemini-cli", gemini),
     "opencode": Agent("opencode-ai", opencode),
     "aider": Agent("uv:aider-chat", aider),
 }
@@ -100,7 +112,7 @@ def installed(agent: Agent, base: Path) -> Path:
     if kind == "uv":
         folder = prefix / "bin"
         env = {**os.environ, "UV_TOOL_DIR": str(prefix / "tools"), "UV_TOOL_BIN_DIR": str(folder)}
-        words = ["uv", "tool", "install", "--python", "3.12", name]
+        words = ["uv", "tool", "install", name]
     else:
         folder, env = prefix / "node_modules/.bin", dict(os.environ)
         words = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(prefix), name]

@@ -4,8 +4,10 @@ told.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -380,3 +382,42 @@ def test_no_state_is_left_when_an_overlay_run_is_killed(state: Path, tmp_path: P
     assert done["state"] == "completed"
     assert not list((state / "skep/runs").glob("*/workspace"))
     assert len(Runs(state / "skep").all()) == 2
+
+
+@pytest.mark.parametrize("workspace", ["overlay", "copy"])
+def test_ctrl_c_once_asks_the_worker_and_takes_its_patch_and_twice_ends_it(
+    state: Path, tmp_path: Path, workspace: str
+) -> None:
+    repo = stage(tmp_path)
+    once = 'trap "echo stopped > left; exit 7" INT; echo x > f; echo up; while :; do sleep 0.1; done'
+    told, said = interrupted(state, repo, once, workspace, times=1)
+    assert told["files_changed"] == ["f", "left"] and (told["state"], told["exit_code"]) == ("failed", 7), said
+    assert "once more ends it" in said
+    deaf = "trap '' INT; echo x > f; echo up; while :; do sleep 0.1; done"
+    told, said = interrupted(state, repo, deaf, workspace, times=2)
+    assert told["files_changed"] == ["f"] and (told["state"], told["exit_code"]) == ("failed", 137), said
+
+
+def interrupted(state: Path, repo: Path, script: str, workspace: str, *, times: int) -> tuple[dict[str, Any], str]:
+    env = {**os.environ, "HOME": str(state), "XDG_STATE_HOME": str(state)}
+    words = [sys.executable, "-m", "skep_cli", "run", str(repo), "t", "--worker", f"sh -c '{_quoted(script)}'"]
+    process = subprocess.Popen(
+        [*words, "--workspace", workspace, "--json"],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    said = b""
+    while b"up\n" not in said:
+        block = process.stderr.readline()
+        if not block:
+            process.communicate()
+            pytest.skip(said.decode())
+        said += block
+    for _ in range(times):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    out, rest = process.communicate(timeout=60)
+    return json.loads(out.splitlines()[-1]), (said + rest).decode()

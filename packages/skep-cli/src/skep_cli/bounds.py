@@ -110,7 +110,14 @@ class PolicyBounds:
 
         cwd = os.path.normpath(workspace / below)
         return local.run(
-            argv, cwd=cwd, env=made.env, stdin=self._null, output=output, wall=made.limits.wall, spawned=spawned
+            argv,
+            cwd=cwd,
+            env=made.env,
+            stdin=self._null,
+            output=output,
+            wall=made.limits.wall,
+            spawned=spawned,
+            asked=hooks.asked,
         )
 
     def _run_bounded(
@@ -137,6 +144,7 @@ class PolicyBounds:
                 compiled=compiled,
                 spawned=spawned,
                 started=hooks.started,
+                asked=hooks.asked,
                 always_proxy=True,
             )
         except BackendUnavailable as error:

@@ -123,6 +123,7 @@ def run(
     output: int,
     wall: float | None,
     spawned: Callable[[Callable[[], None]], None] | None = None,
+    asked: Callable[[], None] | None = None,
 ) -> Outcome:
     """Run `argv` to its end; nothing of it is left on return. On the main thread, since it forwards signals.
 
@@ -134,6 +135,8 @@ def run(
     def forward(number: int) -> None:
         seen.append(number)
         if len(seen) == 1:
+            if asked is not None:
+                asked()
             process.signal(number)
         else:
             process.kill()

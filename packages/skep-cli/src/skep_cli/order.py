@@ -86,6 +86,8 @@ class Hooks(msgspec.Struct, frozen=True):
     spawned: Callable[[Callable[[], None]], None]
     started: Callable[[], None]
     event: Callable[[EgressEvent], None]
+    asked: Callable[[], None] | None = None
+    """Called on the main thread when a signal asks the worker to stop; the next one ends it."""
 
 
 class Bounds(Protocol):

@@ -192,7 +192,11 @@ class Pipeline:
             log.note("started", {})
             self._status.say(f"run {run.id}: worker started: {argv[0]}")
 
-        hooks = Hooks(evidence, spawned, started, self._recorder(log, "egress"))
+        def asked() -> None:
+            run.reason = "you asked the worker to stop"
+            self._status.say(f"run {run.id}: asked the worker to stop, and its patch is taken; once more ends it")
+
+        hooks = Hooks(evidence, spawned, started, self._recorder(log, "egress"), asked)
         try:
             return self._bounds.worker(folder, self._place, argv, env, relay.fd, hooks)
         finally:
