@@ -16,6 +16,7 @@ from skep_policy import Rules
 from skep_proxy import Limits
 from skep_proxy.acceptor import IN_FLIGHT
 from skep_proxy.handoff import MAX_HANDOFFS
+from skep_proxy.resolver import SHARE
 from skep_proxy.scope import BUDGETS, Scope
 from skep_proxy.testing import Origin, read_all, wait_until
 
@@ -174,6 +175,31 @@ def test_names_below_a_wildcard_share_a_budget(setup: Setup, serve: Serve) -> No
     assert read_all(first) == b""
     assert b"X-Skep-Reason: byte-budget" in read_all(setup.connect(f"b.big.test:{origin.port}"))
     assert setup.tunnel(f"other.test:{origin.port}", b"x" * 1000)
+
+
+def test_names_that_nobody_answers_hold_up_their_own_listener_only(make: Make, origin: Origin) -> None:
+    release = threading.Event()
+    asked: list[str] = []
+
+    def resolve(host: str, port: int) -> list[str]:
+        asked.append(host)
+        if host.endswith(".slow.test"):
+            release.wait(30)
+            raise OSError("no answer")
+        return ["127.0.0.1"]
+
+    setup = make(resolve=resolve, limits=Limits(dial=0.5))
+    setup.listen("*.slow.test")
+    slow = [setup.connect(f"h{number}.slow.test:443") for number in range(100)]
+    setup.listen(f"quick.test:{origin.port}")
+    assert setup.tunnel(f"quick.test:{origin.port}")
+    for client in slow:
+        assert b" 504 " in read_all(client)
+    assert sum(host.endswith(".slow.test") for host in asked) == SHARE
+    release.set()
+    setup.listen("a.slow.test:1")
+    assert b" 502 " in read_all(setup.connect("a.slow.test:1"))
+    assert len(asked) == SHARE + 2, "what nobody waits for any more is not looked up"
 
 
 def test_budgets_are_kept_for_so_many_destinations_and_one_for_all_others() -> None:

@@ -49,6 +49,11 @@ class Failure(msgspec.Struct, frozen=True):
 class Owner(Protocol):
     """Who wants a connection. After `dial`, exactly one of `connected` and `failed` follows an approval."""
 
+    @property
+    def asker(self) -> object:
+        """For whom names are looked up: one does not hold up another."""
+        ...
+
     def approve(self, verdict: Verdict) -> bool:
         """The final verdict, once, before the first packet; False ends the attempt without a further call."""
         ...
@@ -169,7 +174,7 @@ class Attempt:
             self._found(["127.0.0.1", "::1"], None)  # RFC 6761 6.3: no resolver is asked
         else:
             self.dialer.patience.add(self, self._too_late)
-            self.dialer.resolver.lookup(host, self.port, self._found)
+            self.dialer.resolver.lookup(host, self.port, self._found, asker=self.owner.asker)
 
     def abort(self) -> None:
         """Nothing is open or waited for any more, and the owner hears nothing."""
@@ -177,7 +182,7 @@ class Attempt:
         dialer = self.dialer
         dialer.patience.drop(self)
         dialer.stagger.drop(self)
-        dialer.resolver.cancel(self.host, self._found)
+        dialer.resolver.cancel(self.host, self._found, asker=self.owner.asker)
         for fd, (sock, _) in self.pending.items():
             dialer.loop.forget(fd)
             sock.close()

@@ -146,6 +146,10 @@ class Forward:
         attempt = self.engine.dialer.dial(target.host, target.port, verdict, self.scope.rules, self, plain=True)
         self.attempt = None if attempt.over else attempt
 
+    @property
+    def asker(self) -> object:
+        return self.scope.root
+
     def approve(self, verdict: Verdict) -> bool:
         assert self.target is not None
         host, port = self.target.host, self.target.port

@@ -35,6 +35,10 @@ class HopTunnel:
         if not self.over:
             self._attempt = attempt
 
+    @property
+    def asker(self) -> object:
+        return self._hop  # the operator's own proxy
+
     def approve(self, verdict: Verdict) -> bool:
         return self._owner.approve(verdict)
 

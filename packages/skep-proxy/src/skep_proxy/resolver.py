@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 from .loop import Loop
 
-THREADS = 16
+THREADS = 32
 """Lookups at the same time. A name server that does not answer holds one for as long as the system's resolver waits."""
+
+SHARE = 8
+"""Of one listener: names below a wildcard whose name server is silent must not hold up everybody else's."""
 
 Resolve = Callable[[str, int], list[str]]
 """(canonical name, port) to addresses as text, best first. May block. Raises OSError."""
@@ -43,40 +47,77 @@ class _Answering:
             fault()
 
 
+class _Share:
+    """The lookups of one asker: how many are on their way, and what waits."""
+
+    __slots__ = ("active", "queue")
+
+    def __init__(self) -> None:
+        self.active = 0
+        self.queue: deque[tuple[str, int]] = deque()
+
+
 class Resolver:
-    """`lookup` answers on the loop's thread. The same name asked twice at a time is looked up once."""
+    """`lookup` answers on the loop's thread. The same name asked twice at a time by one asker is looked up once."""
 
     def __init__(self, loop: Loop, resolve: Resolve = getaddrinfo) -> None:
         from queue import SimpleQueue
 
         self._loop = loop
         self._resolve = resolve
-        self._asked: SimpleQueue[tuple[str, int] | None] = SimpleQueue()
-        self._waiting: dict[str, list[Answer]] = {}
+        self._asked: SimpleQueue[tuple[object, str, int] | None] = SimpleQueue()
+        self._waiting: dict[tuple[object, str], list[Answer]] = {}
+        self._shares: dict[object, _Share] = {}
         self._threads = 0
+        self._active = 0
         self._closed = False
 
-    def lookup(self, host: str, port: int, answer: Answer) -> None:
+    def lookup(self, host: str, port: int, answer: Answer, *, asker: object = None) -> None:
         """`answer` gets addresses, or no addresses and the error."""
-        waiting = self._waiting.get(host)
+        waiting = self._waiting.get((asker, host))
         if waiting is not None:
             waiting.append(answer)
             return
-        self._waiting[host] = [answer]
-        self._asked.put((host, port))
-        if len(self._waiting) > self._threads and self._threads < THREADS:
+        self._waiting[asker, host] = [answer]
+        share = self._shares.get(asker)
+        if share is None:
+            share = self._shares[asker] = _Share()
+        if share.active < SHARE:
+            self._ask(share, asker, host, port)
+        else:
+            share.queue.append((host, port))
+
+    def cancel(self, host: str, answer: Answer, *, asker: object = None) -> None:
+        """`answer` is not called any more."""
+        waiting = self._waiting.get((asker, host))
+        if waiting is not None and answer in waiting:
+            waiting.remove(answer)
+
+    def _ask(self, share: _Share, asker: object, host: str, port: int) -> None:
+        share.active += 1
+        self._active += 1
+        self._asked.put((asker, host, port))
+        if self._active > self._threads and self._threads < THREADS:
             try:
                 self._start_thread()
             except RuntimeError as error:  # no thread is to be had: those there are get to it in time
                 if not self._threads:
                     self._asked.get_nowait()
-                    self._loop.soon(partial(self._answer, host, [], OSError(str(error))))
+                    self._loop.soon(partial(self._answer, asker, host, [], OSError(str(error))))
 
-    def cancel(self, host: str, answer: Answer) -> None:
-        """`answer` is not called any more."""
-        waiting = self._waiting.get(host)
-        if waiting is not None and answer in waiting:
-            waiting.remove(answer)
+    def _go_on(self, asker: object) -> None:
+        """One lookup is over: the next that somebody still waits for begins."""
+        share = self._shares[asker]
+        share.active -= 1
+        self._active -= 1
+        while share.queue and share.active < SHARE:
+            host, port = share.queue.popleft()
+            if self._waiting[asker, host]:
+                self._ask(share, asker, host, port)
+            else:
+                del self._waiting[asker, host]
+        if not share.active and not share.queue:
+            del self._shares[asker]
 
     def close(self) -> None:
         """No answer comes any more; threads end with the lookup they are in."""
@@ -96,10 +137,11 @@ class Resolver:
 
     def _work(self) -> None:
         while (asked := self._asked.get()) is not None:
+            asker, host, port = asked
             addresses: list[str] = []
             error: OSError | None = None
             try:
-                addresses = self._resolve(*asked)
+                addresses = self._resolve(host, port)
             except OSError as caught:
                 error = caught
             except (
@@ -108,8 +150,11 @@ class Resolver:
                 error = OSError(f"{type(caught).__name__}: {caught}")
             if self._closed:
                 return
-            self._loop.submit(partial(self._answer, asked[0], addresses, error))
+            self._loop.submit(partial(self._answer, asker, host, addresses, error))
 
-    def _answer(self, host: str, addresses: list[str], error: OSError | None) -> None:
-        for answer in self._waiting.pop(host, ()):
+    def _answer(self, asker: object, host: str, addresses: list[str], error: OSError | None) -> None:
+        answers = self._waiting.pop((asker, host), ())
+        if not self._closed:
+            self._go_on(asker)
+        for answer in answers:
             self._loop.call(_Answering(answer, addresses, error).run)

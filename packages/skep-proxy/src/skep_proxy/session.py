@@ -243,6 +243,10 @@ class Session:
     def _on_waiting(self, _mask: int) -> None:
         """The client's bytes wait in the kernel until there is somewhere to send them."""
 
+    @property
+    def asker(self) -> object:
+        return self.scope.root
+
     def approve(self, verdict: Verdict) -> bool:
         if not verdict.allow:
             self._refuse(self.host, self.port, verdict)
