@@ -20,6 +20,8 @@ from typing import Protocol
 
 import pytest
 
+from .escapes.worker import eventually, processes_with
+
 SKEP = str(Path(sys.executable).with_name("skep"))
 PATIENCE = 30.0
 """Seconds until what did not come will not come."""
@@ -189,6 +191,7 @@ def test_ctrl_z_stops_and_fg_continues(bash: Terminal) -> None:
     bash.expect("up\n")
     bash.type("\x1a")
     bash.expect("Stopped")
+    bash.expect("sh% ")
     bash.type("echo shell $((40 + 2))\n")
     bash.expect("shell 42\n")
     bash.type("fg\n")
@@ -294,6 +297,37 @@ def test_modes_and_the_terminal_come_back_when_the_worker_is_ended(bash: Termina
     bash.expect("got typed")
     bash.expect("sh% ")
     assert bash.modes() & (termios.ICANON | termios.ECHO) == before or before == 0
+
+
+@pytest.mark.guarantee("gone-processes")
+@pytest.mark.parametrize("job", ["stopped", "stopped for reading", "in the foreground"])
+def test_nothing_stays_when_the_terminal_and_its_shell_are_gone(bash: Terminal, job: str) -> None:
+    tag = f"97{len(job)}{os.getpid()}"
+    script = "read x; sleep TAG" if job == "stopped for reading" else 'echo u""p; sleep TAG'
+    bash.type(f"\"$SKEP\" exec -- sh -c '{script.replace('TAG', tag)}'" + (" &\n" if "reading" in job else "\n"))
+    if job == "stopped for reading":
+        bash.expect("sh% ")
+        bash.type("while ! jobs | grep -q Stopped; do sleep 0.1; done; echo now''so\n")
+        bash.expect("nowso")
+    else:
+        bash.expect("up\n")
+        if job == "stopped":
+            bash.type("\x1a")
+            bash.expect("Stopped")
+    skep = skep_below(bash.pid)
+    os.kill(bash.pid, signal.SIGKILL)
+    os.waitpid(bash.pid, 0)
+    os.close(bash.fd)
+    bash.fd = os.open(os.devnull, os.O_RDONLY)
+    assert eventually(lambda: not processes_with(tag)), processes_with(tag)
+    assert eventually(lambda: not lives(skep))
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def skep_below(pid: int) -> int:

@@ -325,6 +325,9 @@ class Guardian:
         try:
             if self.tty is not None and os.tcgetpgrp(self.tty) == self.own_group:
                 os.tcsetpgrp(self.tty, self.bwrap)
+        except OSError:
+            pass  # the terminal is gone; the worker shall learn of it
+        try:
             os.killpg(self.bwrap, signal.SIGCONT)
         except OSError:
             pass
