@@ -52,6 +52,13 @@ class Seen(NamedTuple):
         return {(entry["host"], entry["port"]) for entry in self.report["egress"]["allowed"]}
 
 
+def copied_environment(base: Path) -> str:
+    """An interpreter with our libraries outside of /tmp, which is the worker's own inside."""
+    copy = base / "environment"
+    shutil.copytree(sys.prefix, copy, symlinks=True)
+    return str(copy / Path(sys.executable).relative_to(sys.prefix))
+
+
 class Stage:
     """One folder with everything; `exec` runs a script as `skep exec` does, allowed to speak to GOOD only."""
 
@@ -63,6 +70,7 @@ class Stage:
         for folder in (self.files, self.home, self.workspace):
             folder.mkdir()
         self.ports = Ports(0, 0, 0, 0, 0)
+        self.python = PYTHON if not sys.prefix.startswith(("/tmp/", "/var/tmp/")) else copied_environment(base)
 
     def prepare(self) -> None:
         """Programs are compiled, with what there is to compile them."""
@@ -86,7 +94,7 @@ class Stage:
 
     def words(self, client: Client, host: str) -> str:
         return client.script.format(
-            host=host, files=self.files, python=PYTHON, user=getpass.getuser(), **self.ports._asdict()
+            host=host, files=self.files, python=self.python, user=getpass.getuser(), **self.ports._asdict()
         )
 
     def exec(self, script: str, *flags: str, weakened: bool = False) -> Seen:

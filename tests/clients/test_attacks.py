@@ -8,7 +8,6 @@ import shlex
 
 import pytest
 
-from .kinds import PYTHON
 from .origins import BAD, GOOD, MARKER
 from .stage import Seen, Stage
 
@@ -48,7 +47,7 @@ def lookup(name, server, kind=1):
 
 
 def inside(stage: Stage, code: str, *flags: str, weakened: bool = False) -> Seen:
-    seen = stage.exec(f"{PYTHON} -c {shlex.quote(COMMON + code)}", "--wall", "40s", *flags, weakened=weakened)
+    seen = stage.exec(f"{stage.python} -c {shlex.quote(COMMON + code)}", "--wall", "40s", *flags, weakened=weakened)
     assert seen.code == 0, seen.error
     return seen
 
