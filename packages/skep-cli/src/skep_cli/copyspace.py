@@ -32,7 +32,7 @@ class CopySpace:
         order, folder, repo = self._order, self._folder, self._order.repository
         say(f"copying {order.root}")
         copy = self._copier.copy(Path(order.root), folder.workspace)
-        rules = Rules(order.git, folder.git, folder.rules)
+        rules = Rules(order.git, folder.git, folder.rules, more=order.ignore)
         rules.take(folder.workspace, copy.listing.files, exclude=order.exclude, user=order.user_exclude)
         self._snapshot = Snapshot(folder.workspace, self._store, rules)
         self.before = self._snapshot.baseline(

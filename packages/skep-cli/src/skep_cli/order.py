@@ -54,6 +54,8 @@ class Order(msgspec.Struct, frozen=True):
     workspace: Kind = "auto"
     state: dict[str, State] = msgspec.field(default_factory=dict[str, State])
     home: str = ""
+    ignore: tuple[str, ...] = ()
+    """Patterns of files that are the worker's own and no part of a patch."""
 
 
 class Outcome(Protocol):

@@ -119,7 +119,7 @@ class OverlaySpace:
         if survey is None:
             raise CannotRun("the tree was not looked at: the worker did not start")
         order, repo = self._order, self._order.repository
-        rules = Rules(order.git, self._folder.git, self._folder.rules)
+        rules = Rules(order.git, self._folder.git, self._folder.rules, more=order.ignore)
         with (
             Layer(str(self._folder.workspace / "tree/upper"), ours=True) as up,
             Layer(order.root, ours=False) as low,

@@ -130,7 +130,7 @@ def start(
             flags.preset = configured
             effective = policies.effective(flags, facts=facts, project=root, own_command=True)
         words = worker_words(worker, effective, facts)
-        preset = flags.preset
+        head = presets.load(flags.preset, facts).head if flags.preset else None
         verify_words, verify_text = verify_command(verify, effective)
         order = Order(
             root=root,
@@ -150,7 +150,8 @@ def start(
             notes=policies.withheld_lines(effective, root),
             version=version("skep-cli"),
             workspace=workspace,
-            state=presets.load(preset, facts).head.state if preset else {},
+            state=head.state if head else {},
+            ignore=head.ignore if head else (),
             home=facts.home,
         )
         bounds = PolicyBounds(order, effective, facts, strict=flags.strict)

@@ -59,7 +59,9 @@ class Result(msgspec.Struct):
 class Rules:
     """The ignore rules of the baseline, in a folder of their own that holds `.gitignore` files and nothing else."""
 
-    def __init__(self, program: str, git_dir: Path, folder: Path) -> None:
+    def __init__(self, program: str, git_dir: Path, folder: Path, *, more: Iterable[str] = ()) -> None:
+        """`more` are patterns that are ignored too, what the repository's exclude file says notwithstanding."""
+        self._more = "".join(f"{pattern}\n" for pattern in more)
         self._git = Git(program, git_dir, work_tree=folder)
         self._folder = folder
         self._settings: dict[str, str] = {}
@@ -75,6 +77,9 @@ class Rules:
         own = Path(self._git.git_dir) / "info"
         if exclude and os.path.isfile(exclude):
             shutil.copyfile(exclude, own / "exclude")
+        if self._more:
+            with (own / "exclude").open("a") as file:
+                file.write("\n" + self._more)
         if user and os.path.isfile(user):
             shutil.copyfile(user, own / "user-exclude")
             self._settings = {"core.excludesFile": str(own / "user-exclude")}
