@@ -59,11 +59,14 @@ def test_a_preset_of_the_users_own_has_the_state_it_keeps_and_the_hosts_copy_sta
     home = state / "home"
     own = home / ".config/skep/workers"
     own.mkdir(parents=True)
+    script = (
+        "cat $MINE/deep/login $MINE/deep/d/x; echo changed > $MINE/deep/login; test ! -e $MINE/deep/history;"
+        ': > .own-notes; echo "$MINE_SET" > out'
+    )
     (own / "mine.toml").write_text(
-        '[preset]\nprograms = ["sh"]\nignore = ["/.own*"]\n[preset.state."~/.mine"]\nvariable = "MINE"\ninside = "deep"\n'
-        'keep = ["login", "d"]\n'
-        '[worker]\ncommand = ["sh", "-c", \'\'\'cat $MINE/deep/login $MINE/deep/d/x; echo changed > $MINE/deep/login;'
-        ' test ! -e $MINE/deep/history && : > .own-notes && echo "$MINE_SET" > out\'\'\', "{task}"]\n[env.set]\nMINE_SET = "set"\n'
+        '[preset]\nprograms = ["sh"]\nignore = ["/.own*"]\n'
+        '[preset.state."~/.mine"]\nvariable = "MINE"\ninside = "deep"\nkeep = ["login", "d"]\n'
+        f'[worker]\ncommand = ["sh", "-ec", {json.dumps(script)}, "{{task}}"]\n[env.set]\nMINE_SET = "set"\n'
     )
     (home / ".mine/d").mkdir(parents=True)
     for name in ("login", "history", "d/x"):
