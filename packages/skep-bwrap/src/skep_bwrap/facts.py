@@ -13,7 +13,7 @@ import msgspec
 from skep_netshim import SHIM
 
 from .mountinfo import Mount, parse
-from .sockets import census
+from .sockets import census, pipes
 
 NAMESPACES = ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup")
 
@@ -55,7 +55,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     `links` are top-level links such as `/bin -> usr/bin`; `run_kept`, `root_files` and `root_folders` the entries of
     RUN_KEPT, ROOT_FILES and ROOT_FOLDERS that exist; `private` the real folders of PRIVATE; `resolv_conf` and `hosts`
     are those files with links resolved, None when absent. `ssh` has the content of ssh's included system files, by path
-    with links resolved. `machine` is `uname -m`.
+    with links resolved. `pipes` are named pipes that somebody has open. `machine` is `uname -m`.
     """
 
     interpreter: str
@@ -75,6 +75,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     mounts: tuple[Mount, ...] = ()
     code: tuple[str, ...] = ()
     ssh: dict[str, bytes] = {}
+    pipes: tuple[str, ...] = ()
 
     @classmethod
     def gather(cls) -> HostFacts:
@@ -96,6 +97,7 @@ class HostFacts(msgspec.Struct, frozen=True):
             hostname=uname.nodename,
             namespaces=own,
             sockets=tuple(census(mounts)),
+            pipes=tuple(pipes()),
             run_kept=tuple(path for path in RUN_KEPT if os.path.exists(path)),
             links={f"/{name}": os.readlink(f"/{name}") for name in os.listdir("/") if os.path.islink(f"/{name}")},
             resolv_conf=_real_file("/etc/resolv.conf"),

@@ -231,8 +231,11 @@ def resolver_ops(facts: HostFacts) -> Iterator[Op]:
 
 
 def socket_masks(ops: Sequence[Op], boundary: Boundary, facts: HostFacts) -> Iterator[Bind]:
-    """A cover for each socket of the host at each place where it can be seen."""
-    for path in facts.sockets:
+    """A cover for each socket of the host, and each named pipe that somebody has open outside of the roots, at each
+    place where it can be seen.
+    """
+    pipes = [path for path in facts.pipes if boundary.access_to(path) != Access.WRITE]
+    for path in (*facts.sockets, *pipes):
         places = [path, *aliases(facts.mounts, path)]
         places += [seen + path[len(source) :] for seen, source in boundary.mapped.items() if below(path, source)]
         for place in places:

@@ -143,6 +143,31 @@ def read_table(path: str) -> str:
         return table.read(MAX_TABLE).decode(errors="surrogateescape")
 
 
+def pipes() -> list[str]:
+    """Named pipes that a process of the host has open, with links resolved: a read-only mount does not stop writing
+    to one either. Sorted, each once. What is opened after the launch is not among them.
+    """
+    found: set[str] = set()
+    for pid in processes():
+        folder = f"/proc/{pid}/fd"
+        try:
+            for fd in os.listdir(folder):
+                link = os.readlink(f"{folder}/{fd}")
+                named = link.startswith("/") and not link.startswith(("/dev/", "/proc/")) and link not in found
+                if named and stat.S_ISFIFO(os.stat(f"{folder}/{fd}").st_mode):
+                    found.add(link)
+        except OSError:
+            continue
+    return sorted(path for path in found if _is_pipe(path))
+
+
+def _is_pipe(path: str) -> bool:
+    try:
+        return stat.S_ISFIFO(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
 def folders_of_processes() -> set[str]:
     found: set[str] = set()
     for pid in processes():
