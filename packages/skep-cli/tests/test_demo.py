@@ -19,7 +19,7 @@ def test_with_the_boundary_every_attempt_is_stopped_and_nothing_is_left(state: P
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("stopped: ") == 7 and "GOT THROUGH" not in done.stdout
     assert "it got an answer" in done.stdout and ": passed" in done.stdout and "branch skep/" in done.stdout
-    assert os.listdir(state / "skep") == [] and os.listdir(state / "home") == []
+    assert os.listdir(state) == ["home"] and os.listdir(state / "home") == []
 
 
 def test_without_the_boundary_attempts_get_through_and_the_demo_fails_loudly(state: Path) -> None:
@@ -28,7 +28,7 @@ def test_without_the_boundary_attempts_get_through_and_the_demo_fails_loudly(sta
     assert done.stdout.count("GOT THROUGH") == 4
     for what in ("write to a file outside", "service on this machine", "Unix socket", "read a key"):
         assert what in done.stderr
-    assert os.listdir(state / "skep") == []
+    assert os.listdir(state / "home") == []
 
 
 def test_a_demo_that_is_stopped_leaves_nothing(state: Path) -> None:
@@ -43,14 +43,14 @@ def test_a_demo_that_is_stopped_leaves_nothing(state: Path) -> None:
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 143 and errors == b"skep: interrupted\n"
-    assert os.listdir(state / "skep") == []
+    assert os.listdir(state / "home") == []
 
 
 @pytest.mark.sandbox
 def test_the_throwaway_folder_is_kept_when_asked_for(state: Path) -> None:
     done = skep(state, "demo", "--keep")
     assert done.returncode == 0, done.stderr
-    (kept,) = (state / "skep").iterdir()
+    (kept,) = (state / "home/.cache/skep").iterdir()
     assert f"kept: {kept}" in done.stdout and (kept / "home/repo/.git").is_dir()
 
 
@@ -62,4 +62,4 @@ def test_a_boundary_that_cannot_start_is_exit_125_and_one_line(state: Path, tmp_
     (folder / "bwrap").chmod(0o755)
     done = skep(state, "demo", env={"PATH": f"{folder}:{os.environ['PATH']}"})
     assert done.returncode == 125 and len(done.stderr.splitlines()) == 1, done.stderr
-    assert os.listdir(state / "skep") == []
+    assert os.listdir(state / "home") == []

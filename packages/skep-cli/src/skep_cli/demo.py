@@ -13,6 +13,7 @@ import os
 import shlex
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,7 @@ def command(keep: bool, mode: str) -> None:
     facts = gather()
     program = find_git(facts.environ)
     place = facts.xdg("CACHE") + "/skep"  # not the state folder, which is hidden from every worker
+    made = [folder for folder in (place, os.path.dirname(place)) if not os.path.lexists(folder)]
     try:
         os.makedirs(place, mode=0o700, exist_ok=True)
         base = Path(tempfile.mkdtemp(prefix="demo-", dir=place))
@@ -73,6 +75,9 @@ def command(keep: bool, mode: str) -> None:
             page.line(f"kept: {base}")
         else:
             remove(base)
+            for folder in made:
+                with suppress(OSError):  # something else has come to live there
+                    os.rmdir(folder)
 
 
 class Attempt(msgspec.Struct):
