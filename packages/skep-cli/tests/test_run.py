@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+from skep_cli.run import write_report
 
 from .stage import PLAIN, document, git, skep
 
@@ -239,3 +240,12 @@ def test_every_file_of_a_run_is_the_owners_alone(state: Path, repo: Path) -> Non
         if "results" not in path.parts and "git" not in path.parts:
             assert stat.S_IMODE(path.lstat().st_mode) & 0o077 == 0, path
     assert Path(told["audit"]).is_dir()
+
+
+def test_a_report_is_not_written_through_a_link_that_an_earlier_worker_left(tmp_path: Path) -> None:
+    (tmp_path / "report.json").symlink_to(tmp_path / "bashrc")
+    with pytest.raises(OSError, match="symbolic links"):
+        write_report(str(tmp_path / "report.json"), "{}")
+    assert not (tmp_path / "bashrc").exists()
+    write_report(str(tmp_path / "plain.json"), "{}")
+    assert (tmp_path / "plain.json").read_text() == "{}"
