@@ -16,7 +16,7 @@ from typing import TypedDict
 from skep_bwrap import run
 from skep_policy import Facts, Layer, merge, parse_policy, resolve
 
-from .measure import median, pss, seconds_of
+from .measure import cost_of, median, pss
 from .sandboxes import floors
 
 AT_ONCE = 8
@@ -52,7 +52,7 @@ def compare(count: int) -> Found:
         return time.perf_counter() - began
 
     def bare() -> float:
-        return seconds_of(raw, environ, log="/dev/null")
+        return cost_of(raw, environ, log="/dev/null").wall
 
     for _ in range(WARMING):
         one()

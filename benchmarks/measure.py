@@ -7,6 +7,7 @@ import signal
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")
 
@@ -17,16 +18,23 @@ class Broken(Exception):
     """A candidate did not do what it was started for; the text says what it said or did."""
 
 
-def seconds_of(argv: Sequence[str], environ: Mapping[str, str], *, log: str) -> float:
+class Cost(NamedTuple):
+    """Seconds on the clock and of CPU, the latter with every process that was waited for."""
+
+    wall: float
+    cpu: float
+
+
+def cost_of(argv: Sequence[str], environ: Mapping[str, str], *, log: str) -> Cost:
     """From posix_spawn to the end of a program that succeeds. `log` is a file for its errors. Raises Broken."""
     errors = (os.POSIX_SPAWN_OPEN, 2, log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     began = time.perf_counter()
     pid = os.posix_spawn(argv[0], list(argv), environ, file_actions=[*SILENCE, errors])
-    _, status = os.waitpid(pid, 0)
+    _, status, used = os.wait4(pid, 0)
     took = time.perf_counter() - began
     if status != 0:
         raise Broken(f"{os.waitstatus_to_exitcode(status)}: {first_line(log)}")
-    return took
+    return Cost(took, used.ru_utime + used.ru_stime)
 
 
 def first_line(path: str) -> str:
@@ -36,12 +44,13 @@ def first_line(path: str) -> str:
 
 
 def interleaved(
-    actions: Mapping[str, Callable[[], float]], rounds: int, *, seconds: float
-) -> tuple[dict[str, list[float]], dict[str, str]]:
+    actions: Mapping[str, Callable[[], Cost]], rounds: int, *, seconds: float
+) -> tuple[dict[str, list[Cost]], dict[str, str]]:
     """Every action once a round, so that what the machine does meanwhile meets all alike; at most `seconds` long in
-    all, but each at least once. Also: why the ones are missing that raised Broken in the first, uncounted round.
+    all, but each at least once. Also: what went wrong, for those that raised Broken. The first round is not counted;
+    who fails there is left out.
     """
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[Cost]] = {}
     broken: dict[str, str] = {}
     for name, action in actions.items():
         try:
@@ -53,8 +62,12 @@ def interleaved(
     for number in range(rounds):
         if number and time.monotonic() > end:
             break
-        for name, times in found.items():
-            times.append(actions[name]())
+        for name, costs in found.items():
+            try:
+                costs.append(actions[name]())
+            except Broken as problem:
+                broken[name] = str(problem)
+    found = {name: costs for name, costs in found.items() if costs}
     return found, broken
 
 

@@ -21,7 +21,7 @@ STREAMS = (1, 8)
 CLIENTS = (1, 32, 256)
 KEPT = 32
 
-OPENING = 20.0
+OPENING = 10.0
 """Seconds that the idle tunnels have to open."""
 
 
@@ -52,6 +52,7 @@ def answer(settings: Settings) -> str:
                 try:
                     with Server(one, program, origin.port, settings.fresh_folder()) as server:
                         samples[one.name].append(_measure(server, origin.port, programs, settings))
+                        settings.say(f"  {_line(samples[one.name][-1])}")
                 except Broken as problem:
                     absent[one.name] = str(problem)
     medians = {name: _medians(found) for name, found in samples.items() if found}
@@ -115,6 +116,11 @@ def _hold(server: Server, target: int, programs: Path, settings: Settings, sampl
             else:
                 settings.say(f"  only {held.count} of {count} tunnels were open after {OPENING:g} s")
         sample.wrong[f"idle {count}"] = held.broken if held else 0
+
+
+def _line(sample: Sample) -> str:
+    """All figures of one round, so that nothing is lost of a run that is cut short."""
+    return ", ".join(f"{name} {short(value)}" for name, value in sample.figures.items())
 
 
 def _medians(samples: list[Sample]) -> Sample:
