@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +48,9 @@ def main() -> int:
             parser.error(f"no such question: {name}")
     given = {name: getattr(arguments, name) for name in ("rounds", "seconds", "starts", "files")}
     size = (TINY if arguments.tiny else FULL).but({name: value for name, value in given.items() if value is not None})
+    signal.signal(
+        signal.SIGTERM, lambda number, _: sys.exit(128 + number)
+    )  # what was started is ended, scratch removed
     with Settings(size, cache=arguments.cache, only=arguments.only, quiet=arguments.quiet) as settings:
         print(machine(), flush=True)
         for name in asked:
