@@ -107,3 +107,10 @@ def test_an_unknown_preset_lists_those_there_are(state: Path, repo: Path) -> Non
     assert done.returncode == 125 and "aider, claude, codex" in done.stderr and len(done.stderr.splitlines()) == 1
     both = skep(state, "run", str(repo), "t", "--worker", "codex", "--preset", "claude")
     assert both.returncode == 2 and "two presets" in both.stderr
+
+
+@pytest.mark.parametrize("text", ["true && false", "cd sub && pytest", "pytest | tee log", "a ; b", "make > log"])
+def test_what_only_a_shell_would_understand_is_refused_with_the_way_to_write_it(text: str) -> None:
+    with pytest.raises(UsageError, match="sh -c"):
+        split(text, "--verify")
+    assert split(f"sh -c '{text}'", "--verify") == ["sh", "-c", text]

@@ -11,8 +11,22 @@ from .exec import execute
 from .options import collect, policy_flags
 
 
+class ExecCommand(click.Command):
+    """Says where the command begins when one of its own options was taken for ours."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            told = f"{error.format_message()} If it belongs to the command, write -- before the command."
+            raise click.UsageError(told, ctx) from None
+
+
 @click.command(
-    "exec", short_help="Run one command here, in the boundary.", context_settings={"ignore_unknown_options": False}
+    "exec",
+    cls=ExecCommand,
+    short_help="Run one command here, in the boundary.",
+    context_settings={"ignore_unknown_options": False},
 )
 @policy_flags()
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)

@@ -18,7 +18,7 @@ from skep_policy.boundary import Overlay, below
 from skep_policy.report import Finding
 
 from . import repository
-from .errors import CannotRun, NoOverlay, SkepError
+from .errors import NoOverlay, SkepError
 from .findings import is_whiteout
 from .layer import Layer, read_upper
 from .layered import Comparison, baseline_of
@@ -113,11 +113,12 @@ class OverlaySpace:
     def result(self) -> tuple[Baseline, Result]:
         if self._thread.ident is not None:
             self._thread.join()
+        else:
+            self._look()  # the worker could not be executed, so nobody started the thread
         if self._problem is not None:
             raise self._problem
         survey = self._survey
-        if survey is None:
-            raise CannotRun("the tree was not looked at: the worker did not start")
+        assert survey is not None
         order, repo = self._order, self._order.repository
         rules = Rules(order.git, self._folder.git, self._folder.rules, more=order.ignore)
         with (

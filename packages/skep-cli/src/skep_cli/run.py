@@ -18,6 +18,7 @@ from skep_policy.layers import Effective
 from . import local, policies, presets, repository, workers
 from .bounds import PolicyBounds
 from .errors import CannotRun, SkepError, UsageError
+from .exec import denial_lines
 from .flags import Flags
 from .hostgit import find_git
 from .options import collect, policy_flags
@@ -271,8 +272,10 @@ def _tell(run: Run, folder: RunFolder, status: Status) -> None:
         status.say(f"run {run.id}: {run.reason}")
     for finding in run.findings:
         status.say(f"run {run.id}: {finding.kind}: {finding.path}: {finding.detail}")
-    for denied in run.egress.denied:
-        status.say(f"run {run.id}: denied {denied.host}:{denied.port} ({denied.count} times): {denied.reason}")
+    for line in denial_lines(run.egress):
+        status.say(f"run {run.id}: {line}")
     status.say(f"run {run.id}: record in {folder.path}")
     if run.files_changed:
         status.say(f"look: skep review {run.id}   then: skep approve {run.id}, or skep deny {run.id}")
+    elif run.state != "completed":
+        status.say(f"look: skep review {run.id}")

@@ -9,13 +9,20 @@ from collections.abc import Mapping, Sequence
 
 from .errors import UsageError
 
+SHELL_OPERATORS = frozenset(("&&", "||", ";", "|", "&", ">", ">>", "<", "2>", "2>&1"))
+
 
 def split(text: str, option: str) -> list[str]:
-    """The words of a command. Raises UsageError when there are none, or a quote is left open."""
+    """The words of a command. Raises UsageError when there are none, a quote is left open, or a word is for a shell."""
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{option} {text!r}: {str(error).lower()}; quote it as for a shell") from None
+    operator = next((word for word in words if word in SHELL_OPERATORS), None)
+    if operator is not None:
+        raise UsageError(
+            f"{option} {text!r}: no shell reads it, so {operator!r} would be an argument; write sh -c '...'"
+        )
     if not words:
         raise UsageError(f"{option} is empty: write a command, such as {option} 'codex exec {{task}}'")
     if any("\0" in word for word in words):
