@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 
 def main() -> None:
@@ -15,10 +20,19 @@ def main() -> None:
         if simple is not None:
             from .exec import execute
 
-            sys.exit(execute(*simple))
+            leave(execute(*simple))
     from .cli import cli
 
     cli(prog_name="skep")
+
+
+def leave(status: int) -> NoReturn:
+    """Exit without taking the interpreter down piece by piece, which costs more than bwrap: nothing registers for it
+    here.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 if __name__ == "__main__":

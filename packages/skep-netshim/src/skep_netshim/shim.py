@@ -6,8 +6,9 @@
                                                                       what ssh's ProxyCommand is for
 
 It is one file without imports beyond the standard library, since `-I -S` finds nothing else, and it takes `_socket`
-where `socket` would do because that saves a third of its start. Trust: the control descriptor and the configuration
-come from the host and are believed; everything else here is the boundary that is about to be judged. The order is
+and `_signal` where `socket` and `signal` would do, because those two are a third of its start. Trust: the control
+descriptor and the configuration come from the host and are believed; everything else here is the boundary that is about
+to be judged. The order is
 
     1. configuration       NUL-terminated `key=value` records, ended by an empty one
     2. what needs uid 0    mounts made private, device nodes read-only, the AnyIP route, listeners on the own loopback
@@ -29,12 +30,14 @@ from __future__ import annotations
 import _socket
 import errno
 import os
-import signal
 import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from typing import Any, Dict, List, Optional, Tuple
+else:
+    import _signal as signal
 
 PROXY_PORT = 3128
 BACKLOG = 4096
