@@ -194,9 +194,9 @@ class Guardian:
 
     def run(self) -> None:
         """Returns when nothing of the sandbox is left; the last word on the lifeline is `exit STATUS`."""
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         for number in (*HELD, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE):
             signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])  # only now: a handler of the caller's must not run here
         wake_read, wake_write = os.pipe()
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)

@@ -354,9 +354,13 @@ def _start_guardian(plan: bytes, needed: list[int]) -> tuple[_socket.socket, Cal
     try:
         its_fd = high(its.fileno(), low)
         if len(os.listdir("/proc/self/task")) == 1:
-            pid = os.fork()
-            if pid == 0:
-                guardian.guard(plan, its_fd)
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, guardian.HELD)
+            try:
+                pid = os.fork()
+                if pid == 0:
+                    guardian.guard(plan, its_fd)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         else:
             pid = _run_guardian(its_fd, len(plan), needed)
             ours.sendall(plan)
