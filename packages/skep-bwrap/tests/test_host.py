@@ -85,7 +85,7 @@ def test_a_socket_bound_in_another_mount_namespace_is_found_where_it_is_here(tmp
         ["unshare", "-r", "-m", "sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as daemon:
         assert daemon.stdout is not None
-        if not daemon.stdout.readline():
+        if not daemon.stdout.readline() and not os.environ.get("SKEP_SANDBOX_MUST_WORK"):
             pytest.skip("no user namespaces here")
         assert folder + "/s" in census(HostFacts.gather().mounts)
         daemon.communicate(b"\n")
