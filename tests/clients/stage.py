@@ -97,7 +97,8 @@ class Stage:
             host=host, files=self.files, python=self.python, user=getpass.getuser(), **self.ports._asdict()
         )
 
-    def exec(self, script: str, *flags: str, weakened: bool = False) -> Seen:
+    def exec(self, script: str, *flags: str, weakened: bool = False, descriptors: int | None = None) -> Seen:
+        """What a shell script did inside. `descriptors` is the soft limit that skep itself starts with."""
         path = SEARCH
         if weakened:
             path = f"{self.weak_bwrap()}:{SEARCH}"
@@ -118,6 +119,8 @@ class Stage:
             "-c",
             script,
         ]
+        if descriptors is not None:
+            command = ["sh", "-c", f'ulimit -Sn {descriptors} && exec "$@"', "sh", *command]
         env = {"PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8", "USER": getpass.getuser()}
         done = subprocess.run(
             with_hosts(self.files / "hosts", command),

@@ -46,8 +46,9 @@ def lookup(name, server, kind=1):
 """
 
 
-def inside(stage: Stage, code: str, *flags: str, weakened: bool = False) -> Seen:
-    seen = stage.exec(f"{stage.python} -c {shlex.quote(COMMON + code)}", "--wall", "40s", *flags, weakened=weakened)
+def inside(stage: Stage, code: str, *flags: str, weakened: bool = False, descriptors: int | None = None) -> Seen:
+    script = f"{stage.python} -c {shlex.quote(COMMON + code)}"
+    seen = stage.exec(script, "--wall", "40s", *flags, weakened=weakened, descriptors=descriptors)
     assert seen.code == 0, seen.error
     return seen
 
@@ -185,14 +186,9 @@ for _ in range(100):  # those that are gone are noticed one by one
     time.sleep(0.1)
 print(answer.decode())
 """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard < 1024:
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < 1024:
         pytest.skip("no descriptors to use up")
-    resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))
-    try:
-        seen = inside(stage, code)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    seen = inside(stage, code, descriptors=128)
     assert MARKER in seen.output and seen.report["exit_code"] == 0 and "Traceback" not in seen.error, seen.error
 
 
