@@ -295,6 +295,7 @@ with Proxy() as proxy:
     print(wait_until(lambda: proxy.stats().tunnels == 1, 30))
     print(wait_until(lambda: proxy.stats().tunnels == 0, 3))
 import os
+sys.stdout.flush()
 os._exit(0)
 """
 
