@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,12 @@ VERIFY_WALL = 1800.0
 """Seconds a verification may take when the policy sets no wall limit: nobody waits for one that hangs."""
 
 
+@cache
+def null() -> int:
+    """A descriptor of /dev/null, one for the process."""
+    return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
 class PolicyBounds:
     """Boundaries made of one effective policy. `worker` and `verifier` block, on the main thread."""
 
@@ -35,7 +42,6 @@ class PolicyBounds:
         self._effective = effective
         self._facts = facts
         self._strict = strict
-        self._null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         # a policy that cannot be resolved is told before anything is made
         self.notes: tuple[str, ...] = self.boundary(Place(order.root), ()).notes
         """What a person should know of the boundary, a line each."""
@@ -113,7 +119,7 @@ class PolicyBounds:
             argv,
             cwd=cwd,
             env=made.env,
-            stdin=self._null,
+            stdin=null(),
             output=output,
             wall=made.limits.wall,
             spawned=spawned,
@@ -135,7 +141,7 @@ class PolicyBounds:
             return launch(
                 made,
                 argv,
-                stdin=self._null,
+                stdin=null(),
                 stdout=output,
                 stderr=output,
                 bwrap=place.bwrap,
