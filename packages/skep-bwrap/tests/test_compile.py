@@ -61,7 +61,7 @@ def test_the_whole_text_of_an_ordinary_launch() -> None:
         "tmpfs /home/u/.ssh",
         "bind /home/u/repo /home/u/repo",
         "ro-bind /home/u/repo/.git /home/u/repo/.git",
-        "ro-bind /usr/lib/python3/dist-packages/skep_netshim/shim.py /run/skep/netshim.py",
+        "ro-bind /usr/lib/python3/dist-packages/skep_netshim/shim.py /run/skep/netshim",
         "remount-ro /home/u/.ssh",
         "remount-ro /dev",
         "remount-ro /run",
@@ -79,7 +79,7 @@ def test_what_the_shim_is_told_keeps_values_of_the_environment_out_of_the_eviden
 
 def test_no_value_of_a_boundary_becomes_an_option_of_bwrap() -> None:
     launch = compile(boundary(), ["--bind", "/", "/"], facts=FACTS, bwrap="/b")
-    assert launch.argv[launch.argv.index("--") + 1 :][:4] == (FACTS.interpreter, "-I", "-S", "/run/skep/netshim.py")
+    assert launch.argv[launch.argv.index("--") + 1 :][:4] == (FACTS.interpreter, "-I", "-S", "/run/skep/netshim")
     assert launch.argv[:4] == ("/b", "--args", "{fd:args}", "--")
 
 
@@ -106,7 +106,7 @@ def test_ssh_and_jvms_are_told_of_the_proxy_where_nothing_is_transparent() -> No
     """What the compiler does not know yet, the shim finds out, and takes the other variables."""
     for how, key in (({"transparent": False}, "env="), ({"apart": False}, "env="), ({}, "explicit-env=")):
         records = told(["a.example.com:22"], **how)
-        connect = f"{FACTS.interpreter} -I -S /run/skep/netshim.py --connect %h %p"
+        connect = f"{FACTS.interpreter} -I -S /run/skep/netshim --connect %h %p"
         assert f"{key}GIT_SSH_COMMAND=ssh -o ProxyCommand='{connect}'" in records
         assert f"{key}SKEP_PROXY_COMMAND={connect}" in records
         assert any(record.startswith(f"{key}JAVA_TOOL_OPTIONS=-Dhttp.proxyHost=") for record in records)

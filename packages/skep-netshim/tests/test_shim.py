@@ -415,3 +415,44 @@ def test_a_host_that_is_denied_is_told_with_its_reason(python: str) -> None:
         out, error = running.communicate(timeout=60)
     proxy.close()
     assert running.returncode == 1 and out == b"" and error == b"skep: bad.test is not allowed\n"
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of the package whose bytecode nobody has made yet."""
+    shutil.copytree(Path(SHIM).parent, tmp_path / "skep_netshim", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path / "skep_netshim"
+
+
+def compiled_by(python: str, package: Path, *options: str) -> str:
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from skep_netshim import compiled; print(compiled() or '')"
+    argv = [python, "-I", *options, "-c", code, str(package.parent)]
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pythons
+def test_its_bytecode_is_made_and_runs_in_the_interpreter_that_made_it(python: str, copied: Path) -> None:
+    made = compiled_by(python, copied)
+    assert Path(made).parent == copied / "__pycache__"
+    done = subprocess.run([python, "-I", "-S", made], capture_output=True, text=True)
+    assert "python3 -I -S shim.py --control FD" in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("stale", ["source", "magic"])
+def test_stale_bytecode_is_made_again(stale: str, copied: Path) -> None:
+    made = Path(compiled_by(sys.executable, copied))
+    good = made.read_bytes()
+    if stale == "source":
+        with open(copied / "shim.py", "a") as source:
+            source.write("\n# longer\n")
+    else:
+        made.write_bytes(b"\0\0\r\n" + good[4:])
+    assert compiled_by(sys.executable, copied) == str(made)
+    assert made.read_bytes()[:4] == good[:4]
+    assert (made.read_bytes() == good) == (stale == "magic")
+
+
+def test_where_no_bytecode_may_be_written_there_is_none(copied: Path) -> None:
+    assert compiled_by(sys.executable, copied, "-B") == ""
+    assert not (copied / "__pycache__").exists()
+    assert compiled_by(sys.executable, copied) != ""  # the control

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 
 import msgspec
-from skep_netshim import SHIM
+from skep_netshim import SHIM, compiled
 
 from .mountinfo import Mount, parse
 from .sockets import census, pipes
@@ -49,8 +49,9 @@ PRIVATE = ("/tmp", "/var/tmp", "/run", "/var/run")
 
 
 class HostFacts(msgspec.Struct, frozen=True):
-    """`interpreter` and `prefix` are where the shim's Python really is, `code` what else the caller runs from (its
-    virtual environment, skep's packages); `namespaces` maps a name to the host's `/proc/self/ns` link.
+    """`interpreter` and `prefix` are where the shim's Python really is, `shim` its source or its bytecode, `code` what
+    else the caller runs from (its virtual environment, skep's packages); `namespaces` maps a name to the host's
+    `/proc/self/ns` link.
 
     `links` are top-level links such as `/bin -> usr/bin`; `run_kept`, `root_files` and `root_folders` the entries of
     RUN_KEPT, ROOT_FILES and ROOT_FOLDERS that exist; `private` the real folders of PRIVATE; `resolv_conf` and `hosts`
@@ -89,10 +90,11 @@ class HostFacts(msgspec.Struct, frozen=True):
                 own[name] = os.readlink(f"/proc/self/ns/{name}")
             except OSError:
                 continue
+        interpreter = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
         return cls(
-            interpreter=os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable),
+            interpreter=interpreter,
             prefix=os.path.realpath(sys.base_prefix),
-            shim=os.path.realpath(SHIM),
+            shim=os.path.realpath(_shim(interpreter)),
             machine=uname.machine,
             hostname=uname.nodename,
             namespaces=own,
@@ -129,6 +131,15 @@ def _ssh() -> dict[str, bytes]:
         if len(content) <= SSH_LARGEST:
             found[real] = content
     return found
+
+
+def _shim(interpreter: str) -> str:
+    """The bytecode when the interpreter inside is this very one, which has made or checked it; else the source."""
+    try:
+        same = os.path.samestat(os.stat(interpreter), os.stat("/proc/self/exe"))
+    except OSError:
+        same = False
+    return (compiled() if same else None) or SHIM
 
 
 def _code() -> tuple[str, ...]:

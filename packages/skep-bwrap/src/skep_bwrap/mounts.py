@@ -29,7 +29,8 @@ from .facts import HostFacts
 from .mountinfo import aliases
 from .ops import Bind, Data, Dev, Layered, Link, Op, Proc, RemountReadOnly, Tmpfs, below, origin
 
-SHIM_INSIDE: Final = "/run/skep/netshim.py"
+SHIM_INSIDE: Final = "/run/skep/netshim"
+"""Source or bytecode: Python looks at the first bytes, not at the name."""
 PROC_READ_ONLY: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi")
 NOTHING: Final = "/run/skep/nothing"
 """A node that cannot be opened, and beside it a folder that cannot be entered: what the shim covers with."""
