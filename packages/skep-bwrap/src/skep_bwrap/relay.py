@@ -6,7 +6,7 @@ with splice(2) where the kernel can. A directory is a way out of the sandbox: it
 does the host's /dev/null, whose mode root could change.
 
 Limits: a relay reads ahead, so what follows the worker on the same standard input finds less than the worker left; and
-a full disk is a closed pipe to the worker.
+a full disk is a closed pipe to the worker, which may have ended before it: `lost` says so.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class Relay:
         self._cancel = os.eventfd(0, os.EFD_CLOEXEC)
         self._spliced = True
         self.over_limit = False
+        self.lost = 0
         self._thread = threading.Thread(target=self._run, name="skep-stdio", daemon=True)
 
     def start(self) -> None:
@@ -56,8 +57,9 @@ class Relay:
         try:
             while self._wait(self._source, select.POLLIN) and self._step():
                 pass
-        except OSError:
-            pass  # the reader is gone; the worker sees a broken pipe, as without skep
+        except OSError as error:
+            if error.errno != errno.EPIPE:  # the reader is gone: the worker sees a broken pipe, as without skep
+                self.lost = error.errno or errno.EIO
         finally:
             os.close(self._owned)
 
@@ -135,6 +137,11 @@ class Stdio:
     def over_limit(self) -> bool:
         """Whether more was written to a file than the limit allows."""
         return any(relay.over_limit for relay in self._outputs)
+
+    @property
+    def lost(self) -> int | None:
+        """The error for which not all of the worker's output arrived; None when all of it did."""
+        return next((relay.lost for relay in self._outputs if relay.lost), None)
 
     def _close_far(self) -> None:
         for fd in self._far:

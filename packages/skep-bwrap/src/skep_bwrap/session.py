@@ -26,7 +26,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """What became of a command. `exit_code` is 128 + N for signal N, 126 or 127 when it could not be executed.
 
     A layer is True when it was in force, False when not asked for, else the reason it was not. `limit` names the
-    limit that ended it.
+    limit that ended it. `output_error` is the errno for which not all of its output arrived.
     """
 
     exit_code: int
@@ -35,6 +35,7 @@ class Outcome(msgspec.Struct, frozen=True):
     attestation: dict[str, str]
     exec_error: int | None
     evidence: str
+    output_error: int | None = None
 
 
 def rlimit_layers(boundary: Boundary, held: Held) -> dict[str, bool | str]:
@@ -176,5 +177,7 @@ def run(
         release(held)
     layers = {**launch.layers, **rlimit_layers(boundary, held)}
     layers.update({name: note for name, note in ended.notes.items() if name in layers})
-    limit = ended.limit or ("file-size" if stdio.over_limit and ended.exit_code != 0 else None)
-    return Outcome(ended.exit_code, limit, layers, ended.attestation, ended.exec_error, launch.evidence)
+    limit = ended.limit or ("file-size" if stdio.over_limit else None)
+    return Outcome(
+        *(ended.exit_code, limit, layers, ended.attestation, ended.exec_error, launch.evidence), output_error=stdio.lost
+    )

@@ -9,10 +9,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+NEVER_RAN = 125
+INTERRUPTED = 130
+
 
 def main() -> None:
     """Console entry point. Exits with the status that DESIGN fixes for each command."""
-    words = sys.argv[1:]
+    open_what_is_closed()
+    try:
+        dispatch(sys.argv[1:])
+    except KeyboardInterrupt:  # before there was anything to forward it to
+        os._exit(INTERRUPTED)
+    except BrokenPipeError:  # who reads has enough; click says 1
+        os._exit(1)
+    except OSError as error:  # no command foresaw it: a full disk under the standard output, most often
+        give_up(f"{error.filename or 'standard output'}: {error.strerror or error}")
+
+
+def dispatch(words: list[str]) -> None:
     if words[:1] == ["exec"]:
         from .flags import POLICY_FLAGS, REPORT_FLAG, parse_simple
 
@@ -23,7 +37,10 @@ def main() -> None:
             leave(execute(*simple))
     from .cli import cli
 
-    cli(prog_name="skep")
+    try:
+        cli(prog_name="skep")
+    finally:
+        sys.stdout.flush()
 
 
 def leave(status: int) -> NoReturn:
@@ -33,6 +50,23 @@ def leave(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def give_up(why: str) -> NoReturn:
+    try:
+        os.write(2, f"skep: {why}\n".encode(errors="replace"))
+    finally:
+        os._exit(NEVER_RAN)
+
+
+def open_what_is_closed() -> None:
+    """Descriptors 0, 1 and 2 are open: what a caller closed is /dev/null, so that no file of ours takes its number."""
+    for fd, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            setattr(sys, name, os.fdopen(fd, "r" if fd == 0 else "w", closefd=False))
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 USAGE = 2
 CANNOT_RUN = 125
 TIMED_OUT = 124
+CUT_SHORT = 1
+"""As of a command that could not write its own output."""
 
 
 def execute(flags: Flags, command: list[str]) -> int:
@@ -89,6 +91,8 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
     except OSError as error:
         return complain(f"{error.filename or 'sandbox'}: {error.strerror or error}")
     status = TIMED_OUT if outcome.timed_out else outcome.exit_code
+    if outcome.cut_short and status == 0:
+        status = CUT_SHORT
     if report is not None:
         try:
             report.write(msgspec.json.format(msgspec.json.encode(as_report(outcome, status)), indent=2) + b"\n")
@@ -119,7 +123,9 @@ def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
     """
     lines: list[str] = []
     if outcome.exec_error is not None:
-        lines.append(f"{command[0]}: {os.strerror(outcome.exec_error)}")
+        lines.append(f"{command[0] or repr(command[0])}: {os.strerror(outcome.exec_error)}")
+    if outcome.output_error is not None:
+        lines.append(f"not all of the output arrived: {os.strerror(outcome.output_error)}")
     if outcome.limit is not None:
         lines.append(f"ended by the {outcome.limit} limit; --{outcome.limit} raises it")
     lines += denial_lines(outcome.egress)

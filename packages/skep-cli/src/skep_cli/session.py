@@ -40,10 +40,16 @@ class Outcome(msgspec.Struct):
     egress: Egress
     exec_error: int | None
     evidence: str
+    output_error: int | None = None
 
     @property
     def timed_out(self) -> bool:
         return self.limit == "wall"
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether output of the worker is missing where it was to go."""
+        return self.output_error is not None or self.limit == "file-size"
 
 
 class Session:
@@ -209,6 +215,7 @@ def launch(
         egress=session.egress,
         exec_error=outcome.exec_error,
         evidence=outcome.evidence,
+        output_error=outcome.output_error,
     )
 
 

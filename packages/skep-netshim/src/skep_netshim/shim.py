@@ -691,6 +691,8 @@ def run(argv: List[bytes], env: Dict[bytes, bytes], ignored: Any, say: Any) -> N
 
 
 def candidates(name: bytes, path: bytes) -> List[bytes]:
+    if not name:  # `execve` of Python raises for an argv that begins so
+        return []
     if b"/" in name:
         return [name]
     return [os.path.join(folder or b".", name) for folder in path.split(b":")]
