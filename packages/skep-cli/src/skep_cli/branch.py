@@ -3,7 +3,7 @@ reference.
 
 Nothing is checked out, no index is touched, no hook runs. The commits are built in the run's own git dir. Where the
 repository stores other bytes than it checks out (`kept` of the snapshot), an untouched file keeps what is stored, a
-changed one is converted when the difference is line endings, and is told otherwise.
+changed one is converted when it is known how (`conversion`), and is told otherwise.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from .conversion import to_stored
 from .errors import SkepError
 from .hostgit import Git, GitFailed
 from .objects import Store, bytes_source
@@ -22,7 +23,7 @@ from .state import RunFolder
 from .trees import Change, Entries, Entry, apply, build, changes, object_id
 
 MAX_CONVERTED = 64 << 20
-"""Bytes of a file whose line endings are converted; it is held in memory."""
+"""Bytes of a file that is converted; it is held in memory."""
 
 
 class Kept(msgspec.Struct):
@@ -115,18 +116,21 @@ class Builder:
         return result
 
     def _converted(self, change: Change, stored: str) -> str:
-        """The blob a changed file is stored as, when what lies between is line endings; else as it is, and told."""
+        """The blob a changed file is stored as, when it is known what lies between; else as it is, and told."""
         assert change.new is not None
+        if change.old is not None and change.old.oid == stored:
+            return change.new.oid  # only its mode is kept otherwise
         if change.old is not None:
             try:
                 was, on_disk = self._store.content(stored), self._store.content(change.old.oid)
-                if len(on_disk) <= MAX_CONVERTED and was.replace(b"\n", b"\r\n") == on_disk:
-                    content = self._store.content(change.new.oid).replace(b"\r\n", b"\n")
+                convert = to_stored(on_disk, was) if len(on_disk) <= MAX_CONVERTED else None
+                if convert is not None:
+                    content = convert(self._store.content(change.new.oid))
                     oid = object_id("blob", content, self._trees.object_format)
                     self._store.add([bytes_source(oid, "blob", content)])
                     return oid
-            except GitFailed:
-                pass  # the stored form is not here (a partial clone)
+            except (GitFailed, UnicodeError):
+                pass  # the stored form is not here (a partial clone), or the worker wrote another encoding
         self._raw.append(change.path)
         return change.new.oid
 
@@ -151,8 +155,13 @@ class Builder:
 
 
 def existing(program: str, repository: Repository, run: str) -> str | None:
-    """The commit the run's branch is at, if it is there."""
+    """The commit the run's branch is at, if it is there. Raises SkepError when it never can be."""
     git = Git(program, repository.git_dir)
+    if git.text("rev-parse", "--verify", "--quiet", "refs/heads/skep", ok=(0, 1)):
+        raise SkepError(
+            f"{repository.root} has a branch named skep, and so git can keep none named skep/{run}: rename it"
+            " (git branch -m skep other), then approve again"
+        )
     return git.text("rev-parse", "--verify", "--quiet", reference(run), ok=(0, 1)) or None
 
 

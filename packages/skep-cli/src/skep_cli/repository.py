@@ -201,7 +201,7 @@ def detach(program: str, repository: Repository, copy: Path) -> None:
         if entry.is_file(follow_symlinks=False) and entry.name not in _LINKS and not entry.name.endswith(".lock"):
             shutil.copyfile(entry.path, pointer / entry.name)
     unset = ("config", "--file", str(pointer / "config"), "--unset-all", "core.worktree")
-    Git(program, pointer).run(*unset, ok=(0, 5))
+    Git(program, pointer, work_tree=copy).run(*unset, ok=(0, 5))  # a submodule's own setting leads nowhere from here
 
 
 def excludes_file(program: str, repository: Repository | None, environ: Mapping[str, str], home: str) -> str:
