@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from skep_policy import PolicyError, Rules, Verdict, parse_rule
+from skep_policy import PolicyError, Rules, Verdict, parse_rule, parse_target
 from skep_policy.address import aliases
-from skep_policy.rules import Use
+from skep_policy.rules import LOCALHOST, Use
+from skep_policy.verdict import DENIED_BY_RULE
 
 
 def decide(host: str, port: int = 443, *, allow: Iterable[str] = (), deny: Iterable[str] = ()) -> bool:
@@ -56,7 +57,11 @@ MATCHES = [
     ("0.0.0.0/0:*", "example.com", 53, False),
     ("::/0", "8.8.8.8", 443, False),
     ("localhost", "localhost", 80, True),
-    ("localhost", "127.0.0.1", 80, False),
+    ("localhost", "127.0.0.1", 80, True),
+    ("localhost", "::1", 443, True),
+    ("localhost", "127.0.0.1", 22, False),
+    ("localhost", "127.0.0.2", 80, False),
+    ("app.localhost", "127.0.0.1", 80, False),
     ("127.0.0.1", "localhost", 80, False),
 ]
 
@@ -285,6 +290,16 @@ def test_a_name_that_resolves_inside_is_denied_unless_it_is_private(allow: str, 
     assert dialled("db.ex.com", "8.8.8.8", allow=[allow])
 
 
+@pytest.mark.parametrize("allowed", ["localhost:80", "127.0.0.1:80", "[::1]:80"])
+@pytest.mark.parametrize("denied", ["localhost", "127.0.0.1", "::1", "localhost:80"])
+def test_who_denies_localhost_by_one_of_its_names_denies_it_by_all(allowed: str, denied: str) -> None:
+    host = parse_target(allowed).host
+    assert Rules.build(allow=[allowed]).decide(host, 80).allow
+    verdict = Rules.build(allow=[allowed], deny=[denied]).decide(host, 80)
+    assert (verdict.allow, verdict.reason, verdict.rule) == (False, DENIED_BY_RULE, denied)
+    assert Rules.build(allow=[allowed], deny=["127.0.0.2"]).decide(host, 80).allow
+
+
 @pytest.mark.parametrize("ip", ["127.0.0.1", "::1", "::ffff:127.0.0.1", "127.9.9.9"])
 @pytest.mark.parametrize("host", ["localhost", "app.localhost"])
 def test_a_rule_that_says_localhost_dials_loopback(host: str, ip: str) -> None:
@@ -395,10 +410,11 @@ def naive_address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
 
 
 def naive_decide(allow: list[str], deny: list[str], host: str, port: int) -> bool:
-    spellings = [host, *(aliases(host) if naive_address(host) else ())]
+    spellings = [host, *(aliases(host) if naive_address(host) else ()), *(LOCALHOST if host in LOCALHOST else ())]
     if any(naive_match(rule, spelling, port, "deny") for rule in deny for spelling in spellings):
         return False
-    return any(naive_match(rule, host, port, "allow") for rule in allow)
+    asked = [host, "localhost"] if host in LOCALHOST else [host]
+    return any(naive_match(rule, each, port, "allow") for rule in allow for each in asked)
 
 
 LABELS = st.sampled_from(["a", "b", "ab", "x"])
@@ -407,15 +423,19 @@ LOW = st.integers(0, 15)
 IPV4 = LOW.map(lambda n: f"10.0.{n >> 2}.{n & 3}")
 IPV6 = st.integers(1, 15).map(lambda n: f"fd00::{n:x}")
 EMBEDDED = LOW.map(lambda n: f"64:ff9b::a00:{(n >> 2) << 8 | n & 3 | 0x100:x}")
-HOSTS = st.one_of(NAMES, IPV4, IPV6, EMBEDDED)
+HOSTS = st.one_of(NAMES, IPV4, IPV6, EMBEDDED, st.sampled_from(LOCALHOST))
 PORTS = st.sampled_from([22, 80, 443, 8080])
 
 
 @st.composite
 def rule_texts(draw: st.DrawFn) -> str:
-    kind = draw(st.sampled_from(["name", "below", "v4", "v4net", "v6", "v6net", "any"]))
+    kind = draw(st.sampled_from(["name", "below", "v4", "v4net", "v6", "v6net", "any", *LOCALHOST]))
     port = draw(st.sampled_from(["", ":*", ":22", ":80", ":443"]))
     match kind:
+        case "localhost" | "127.0.0.1":
+            return kind + port
+        case "::1":
+            text = kind
         case "name":
             return draw(NAMES) + port
         case "below":

@@ -15,8 +15,10 @@ one, `:*` every one. `*` alone is every port, `*:443` is every host at that port
 Who wins, in the order of the code of `decide`:
 
 1. what has no normal form is denied as malformed;
-2. a deny rule of any specificity, also one for an address that the requested address embeds;
-3. an allow rule, the most specific first (this chooses the rule that is named, not the outcome);
+2. a deny rule of any specificity, also one for an address that the requested address embeds; who denies one of
+   localhost, 127.0.0.1 and ::1 denies all three;
+3. an allow rule, the most specific first (this chooses the rule that is named, not the outcome); one for localhost
+   is also one for 127.0.0.1 and ::1, which is where a program that was told `localhost` knocks;
 4. nothing matched: denied.
 
 `check_address` is the second half, after resolution: see there.
@@ -36,6 +38,9 @@ from .address import GLOBAL, LOOPBACK, NO_ADDRESS, aliases, classify, number_of,
 from .errors import MalformedHost, PolicyError
 from .hosts import MAX_PORT, canonical_host, format_ipv4, format_ipv6, is_address, parse_port, split_port
 from .verdict import ALLOWED, DENIED_BY_RULE, MALFORMED, NOT_LISTED, PRIVATE_ADDRESS, Verdict
+
+LOCALHOST = ("localhost", "127.0.0.1", "::1")
+"""One service by three names: what `localhost` is in /etc/hosts."""
 
 WEB_PORTS = (80, 443)
 """What an allow rule without a port means."""
@@ -153,9 +158,14 @@ class Rules(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         if denied is None and address:
             for alias in aliases(canonical):
                 denied = denied or self._denies.find(alias, port, True)
+        if denied is None and canonical in LOCALHOST:
+            for name in LOCALHOST:
+                denied = denied or self._denies.find(name, port, name != "localhost")
         if denied is not None:
             return Verdict(False, DENIED_BY_RULE, denied.text, denied.source)
         rule = self._allows.find(canonical, port, address)
+        if rule is None and address and canonical in LOCALHOST:
+            rule = self._allows.find("localhost", port, False)
         if rule is None:
             return _NOT_LISTED
         private = rule.kind == "net" or self._privates.find(canonical, 0, address) is not None

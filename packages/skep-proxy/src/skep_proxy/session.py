@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 
 from skep_policy import MalformedHost, Target, Verdict, canonical_host, is_address, parse_target
+from skep_policy.rules import LOCALHOST
 from skep_policy.verdict import BUDGET, MALFORMED
 
 from . import denial, http1, socks5
@@ -75,9 +76,9 @@ class Session:
         name = self.scope.names.name_of(address)
         if name is not None:
             return Target(name, port, False)
-        loopback = address == "::1" or address.startswith("127.")
-        if loopback and not self.scope.rules.decide(address, port).allow:
-            return Target("localhost", port, False)  # the rule may say the name
+        decide = self.scope.rules.decide
+        if address in LOCALHOST and (decide("localhost", port).allow or not decide(address, port).allow):
+            return Target("localhost", port, False)  # which may listen at the other address on the host
         return Target(address, port, True)
 
     def _on_first_of_unix(self, mask: int) -> None:
