@@ -100,12 +100,29 @@ def test_full_table_is_a_server_failure() -> None:
         (struct.pack("!6H", 7, 0x100, 2, 0, 0, 0), 1),
         (struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + b"\xc0\x0c\0\1\0\1", 1),
         (struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + b"\x09good.test\0\0\1\0\1", 1),
+        (query(".".join(["x" * 63] * 3 + ["x" * 61])), 3),
+        (query(".".join(["x" * 63] * 3 + ["x" * 62])), 1),
+        (query(".".join(["x"] * 2000)), 1),
+        (query("x" * 64), 1),
     ],
-    ids=["answer", "empty", "short", "opcode", "class", "cut", "two questions", "pointer", "dot in a label"],
+    ids=[
+        *("answer", "empty", "short", "opcode", "class", "cut", "two questions", "pointer", "dot in a label"),
+        *("255 bytes of name", "256 bytes of name", "endless name", "label too long"),
+    ],
 )
 def test_odd_messages(message: bytes, code: int | None) -> None:
     answer = Desk(Names()).answer(message, RULES, now=0).message
     assert answer == b"" if code is None else answer[3] & 15 == code
+
+
+@pytest.mark.parametrize("kind", [A, AAAA, TXT])
+def test_question_cut_anywhere_is_no_question_and_bytes_behind_it_are_ignored(kind: int) -> None:
+    whole = query("a.b.wild.test", kind)
+    answer = Desk(Names()).answer(whole, RULES, now=0).message
+    for size in range(12, len(whole)):
+        assert Desk(Names()).answer(whole[:size], RULES, now=0).message[3] & 15 == 1
+    for behind in (b"\0", b"\0\0\x29\x10\0\0\0\0\0\0\0", whole):
+        assert Desk(Names()).answer(whole + behind, RULES, now=0).message == answer
 
 
 def test_address_nobody_was_given_has_no_name() -> None:

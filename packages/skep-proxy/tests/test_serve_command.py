@@ -6,14 +6,18 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from skep_policy import Decision, Verdict
+from skep_proxy.daemon import Log
 from skep_proxy.testing import Origin, read_all, wait_until
 
 Address = tuple[str, int]
@@ -48,8 +52,9 @@ def serving(tmp_path: Path, *arguments: str, **options: object) -> Generator[Ser
     log = tmp_path / "stderr"
     environ = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
     environ.update(options.pop("env", {}))  # type: ignore[arg-type]
+    program: list[str] = options.pop("program", ["-m", "skep_proxy", "serve"])  # type: ignore[assignment]
     with log.open("wb") as stderr:
-        argv = [sys.executable, "-m", "skep_proxy", "serve", *arguments]
+        argv = [sys.executable, *program, *arguments]
         process = subprocess.Popen(argv, stderr=stderr, stdout=subprocess.DEVNULL, env=environ, **options)  # type: ignore[call-overload]
     try:
         yield Server(process, log)
@@ -125,6 +130,80 @@ def test_reload_replaces_rules_and_keeps_tunnels(tmp_path: Path, origin: Origin)
         config.write_text('[[listener]]\ntcp = "127.0.0.1:0"\n')
         server.process.send_signal(signal.SIGHUP)
         assert server.said("reloaded, 1 listeners") and not unix.exists()
+        assert server.stop() == 0
+
+
+def test_a_reload_that_cannot_open_one_listener_changes_nothing(tmp_path: Path, origin: Origin) -> None:
+    """Not the rules of those that are there, not the other new ones, not the log."""
+    config, fine, log = tmp_path / "proxy.toml", tmp_path / "fine.sock", tmp_path / "log"
+    url = f"http://localhost:{origin.port}/"
+    kept = '[[listener]]\ntcp = "127.0.0.1:0"\n'
+    more = f'[[listener]]\nunix = "{fine}"\n'
+    config.write_text(f'{kept}allow = ["localhost:{origin.port}"]\n')
+    with serving(tmp_path, "--config", str(config), "--json-log", str(log)) as server:
+        (address,) = server.addresses()
+        log.rename(tmp_path / "old")
+        config.write_text(f'{kept}{more}[[listener]]\nunix = "{tmp_path}/absent/one.sock"\n')
+        server.process.send_signal(signal.SIGHUP)
+        assert server.said("not reloaded: cannot listen on") and "absent/one.sock" in server.lines
+        assert b"origin ok" in get(address, url) and not fine.exists() and not log.exists()
+        config.write_text(f"{kept}{more}")
+        server.process.send_signal(signal.SIGHUP)
+        assert server.said("reloaded, 2 listeners")
+        assert b" 403 " in get(address, url) and fine.is_socket() and log.exists()
+        assert server.stop() == 0
+
+
+def test_a_line_of_the_log_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    """The file may grow no further for a moment, as when a disk is full."""
+    path = tmp_path / "log"
+    log = Log(str(path), quiet=True)
+    event = Decision(1.0, "good.test", 443, "connect", Verdict(True, "allowed"))
+    log(event)
+    size = path.stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + size // 2, hard))
+    try:
+        for _ in range(2):
+            with pytest.raises(OSError, match="File too large"):
+                log(event)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    log(event)
+    log(event)
+    lines = path.read_text().splitlines()
+    assert [json.loads(line)["host"] for line in (lines[0], *lines[2:])] == ["good.test"] * 3
+    assert 0 < len(lines[1]) < size - 1
+    os.close(log._fd)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_scraper_that_takes_its_time_holds_up_the_next_for_a_moment_only(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    code = (
+        "import sys, skep_proxy.daemon as daemon, skep_proxy.__main__ as command; daemon.METRICS_PATIENCE = 0.5; "
+        "sys.exit(command.main(sys.argv[1:]))"
+    )
+    argv = ["serve", "--listen", "127.0.0.1:0", "--metrics", f"127.0.0.1:{port}"]
+    with serving(tmp_path, *argv, program=["-c", code]) as server, contextlib.ExitStack() as stack:
+        assert server.addresses()
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+        ended = threading.Event()
+
+        def dribble() -> None:
+            try:
+                while not ended.wait(0.05):
+                    slow.sendall(b"x")
+            except OSError:
+                pass
+
+        thread = threading.Thread(target=dribble)
+        thread.start()
+        try:
+            assert b"skep_proxy_connections" in scrape(port)
+        finally:
+            ended.set()
+            thread.join()
         assert server.stop() == 0
 
 

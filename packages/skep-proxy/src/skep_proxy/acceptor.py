@@ -24,7 +24,7 @@ IN_FLIGHT = 16
 """Connections accepted of which the engine does not know yet: so many may be beyond a limit."""
 
 JOIN = 1.0
-"""Seconds that closing waits for the thread. Shutting a listener down wakes it at once."""
+"""Seconds that the end of the proxy waits for the thread. Shutting a listener down wakes it at once."""
 
 
 class Acceptor:
@@ -39,9 +39,14 @@ class Acceptor:
         self._in_flight = Semaphore(IN_FLIGHT)
         self._thread = Thread(target=self._run, name="skep-proxy acceptor", daemon=True)
         self._thread.start()
+        engine.acceptors.add(self)
+
+    def join(self) -> None:
+        """Wait for the thread to be gone, which closes the sockets. Not while the engine has others to serve."""
+        self._thread.join(JOIN)
 
     def abort(self) -> None:
-        """Nothing is accepted any more and the sockets are closed."""
+        """Nothing is accepted any more; the thread closes the sockets and ends, in its own time."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -50,7 +55,6 @@ class Acceptor:
                 sock.shutdown(socket.SHUT_RDWR)
             except OSError:
                 pass
-        self._thread.join(JOIN)
 
     def _run(self) -> None:
         poller = select.poll()
@@ -65,6 +69,7 @@ class Acceptor:
         self._closed.wait()
         for sock, _ in self._listeners.values():
             sock.close()
+        self._engine.loop.submit(partial(self._engine.acceptors.discard, self))
 
     def _accept(self, listener: socket.socket, transparent: bool) -> bool:
         """False when nothing will ever come from this listener."""
@@ -85,7 +90,8 @@ class Acceptor:
                 self._closed.wait(RETRY)
             return error.errno != errno.EINVAL
         client.setblocking(False)
-        engine.loop.submit(partial(self._take, client, transparent))
+        if not engine.loop.submit(partial(self._take, client, transparent)):
+            client.close()
         return True
 
     def _take(self, client: socket.socket, transparent: bool) -> None:

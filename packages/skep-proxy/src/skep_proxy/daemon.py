@@ -22,7 +22,7 @@ from skep_policy import Decision, EgressEvent, PolicyError, Rules
 from . import metrics, systemd
 from .config import Place, Settings, parse_file
 from .engine import Stats
-from .server import Proxy
+from .server import Opened, Proxy, open_on, open_tcp, open_unix
 from .serving import drained
 from .upstream import Upstream
 
@@ -32,7 +32,7 @@ kills.
 """
 
 METRICS_PATIENCE = 5.0
-"""Seconds for a scraper to send its request."""
+"""Seconds for a scraper to send its request, and again to take the page. They are served one after the other."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +65,8 @@ class Log:
     def __init__(self, path: str | None, *, quiet: bool) -> None:
         self._path = path
         self._quiet = quiet
+        self._torn = False
+        """The file ends in the middle of a line that could not be written whole; the next one begins with its own."""
         self._fd = -1
         self.reopen()
 
@@ -80,8 +82,13 @@ class Log:
     def __call__(self, event: EgressEvent) -> None:
         if self._path is not None:
             line = msgspec.json.encode(event) + b"\n"
-            if os.write(self._fd, line) != len(line):
-                raise OSError(f"{self._path}: short write")
+            line = b"\n" + line if self._torn else line
+            written = 0
+            try:
+                while written < len(line):
+                    written += os.write(self._fd, line[written:])
+            finally:
+                self._torn = self._torn if not written else written < len(line)
         elif not self._quiet and isinstance(event, Decision):
             verdict = event.verdict
             word = "allow" if verdict.allow else f"deny ({verdict.reason})"
@@ -121,26 +128,23 @@ class Daemon:
 
     def open(self) -> None:
         """Every listener is open. Raises OSError, naming the place, when one cannot be."""
-        for place, rules in self._settings.listeners:
-            self._listen(place, rules)
+        self._apply(self._settings)
 
-    def _listen(self, place: Place, rules: Rules) -> None:
-        rules = msgspec.structs.replace(rules)  # an object of its own, so that reloading one listener is about that one
+    def _open(self, place: Place, rules: Rules) -> Opened:
+        """Raises OSError, naming the place."""
         try:
-            sock = self._sockets.pop(place, None)
+            sock = self._sockets.get(place)
             if sock is not None:
-                self._proxy.listen_on(sock, rules)
-            elif place.kind == "tcp":
-                host, port = self._proxy.listen_tcp(place.host, place.port, rules)
-                say(f"listening on {Place('tcp', host, port)}")
-            elif place.kind == "unix":
-                self._proxy.listen_unix(place.path, rules, mode=place.mode)
-                say(f"listening on {place}")
-            else:
-                raise OSError(f"no socket of the name {place.path!r} was passed by systemd")
+                return open_on(sock, rules)
+            match place.kind:
+                case "tcp":
+                    return open_tcp(place.host, place.port, rules)
+                case "unix":
+                    return open_unix(place.path, place.mode, rules)
+                case "activated":
+                    raise OSError(f"no socket of the name {place.path!r} was passed by systemd")
         except OSError as error:
             raise OSError(f"cannot listen on {place}: {error.strerror or error}") from error
-        self._rules[place] = rules
 
     async def run(self, parent: int | None = None, metrics_socket: socket.socket | None = None) -> None:
         """Serve until told to stop, or until the other end of the pipe `parent` is closed."""
@@ -178,31 +182,41 @@ class Daemon:
         systemd.notify(self._environ, "RELOADING=1", now)
         try:
             settings = read_settings(self._options)
-            self._log.reopen()
-            self._apply(settings)
+            self._apply(settings, self._log.reopen)
             say(f"reloaded, {len(self._rules)} listeners")
         except (PolicyError, OSError) as error:
             say(f"not reloaded: {error}")
         systemd.notify(self._environ, "READY=1")
 
-    def _apply(self, settings: Settings) -> None:
-        """New listeners first: when one cannot be opened, nothing has changed."""
-        wanted = dict(settings.listeners)
-        for place, rules in settings.listeners:
-            if place not in self._rules:
-                if self._options.workers > 1:
-                    raise OSError(f"{place} is new: with --workers, listeners are opened at the start only")
-                self._listen(place, rules)
-        for place, old in list(self._rules.items()):
-            new = wanted.get(place)
-            if new is None:
-                self._proxy.close_listeners(old)
-                self._proxy.replace_rules(old, Rules.build())  # kept connections may not ask for more
-                del self._rules[place]
-            elif new != old:
-                new = msgspec.structs.replace(new)
-                self._proxy.replace_rules(old, new)
-                self._rules[place] = new
+    def _apply(self, settings: Settings, last: Callable[[], None] = lambda: None) -> None:
+        """All of the settings are in force from one moment on, or, when a listener cannot be opened or `last` fails,
+        nothing has changed. Raises OSError.
+        """
+        # Objects of their own, so that reloading one listener is about that one.
+        wanted = {place: msgspec.structs.replace(rules) for place, rules in settings.listeners}
+        new = {place: rules for place, rules in wanted.items() if place not in self._rules}
+        if new and self._rules and self._options.workers > 1:
+            raise OSError(f"{next(iter(new))} is new: with --workers, listeners are opened at the start only")
+        kept = {place: old for place, old in self._rules.items() if place in wanted}
+        opened: list[Opened] = []
+        try:
+            for place, rules in new.items():
+                opened.append(self._open(place, rules))
+            last()
+        except OSError:
+            for one in opened:
+                if one.sock not in self._sockets.values():
+                    one.close()
+            raise
+        self._proxy.apply(
+            opened=opened,
+            replaced=[(old, wanted[place]) for place, old in kept.items()],
+            dropped=[old for place, old in self._rules.items() if place not in kept],
+        )
+        self._rules = wanted
+        self._sockets = {place: sock for place, sock in self._sockets.items() if place not in wanted}
+        for place, one in zip(new, opened, strict=True):
+            say(f"listening on {named(place, one)}")
         if settings.limits != self._settings.limits:
             say("limits are read at the start only")
 
@@ -216,14 +230,14 @@ class Daemon:
             try:
                 sock, _ = listener.accept()
                 with sock:
-                    sock.settimeout(METRICS_PATIENCE)
-                    self._answer_scraper(sock)
+                    self._answer_scraper(sock, time.monotonic() + METRICS_PATIENCE)
             except OSError:
                 time.sleep(0.05)  # a scraper that went away, or no descriptor left
 
-    def _answer_scraper(self, sock: socket.socket) -> None:
+    def _answer_scraper(self, sock: socket.socket, deadline: float) -> None:
         request = b""
         while b"\r\n\r\n" not in request and len(request) < 8192:
+            sock.settimeout(max(0.001, deadline - time.monotonic()))
             data = sock.recv(4096)
             if not data:
                 return
@@ -232,7 +246,13 @@ class Daemon:
         found = request.startswith((b"GET /metrics ", b"GET / "))
         status, body = ("200 OK", page) if found else ("404 Not Found", b"")
         head = f"HTTP/1.1 {status}\r\nContent-Type: {metrics.CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n"
+        sock.settimeout(METRICS_PATIENCE)
         sock.sendall(head.encode() + b"Connection: close\r\n\r\n" + body)
+
+
+def named(place: Place, opened: Opened) -> Place:
+    """The place with the port that the system picked."""
+    return place if place.kind != "tcp" else Place("tcp", *opened.sock.getsockname()[:2])
 
 
 def _end_with_parent(pipe: int) -> None:

@@ -34,6 +34,9 @@ TOLD = 1.0
 EVENT_PORT = 443
 """Port in the event about a denied name."""
 
+MAX_NAME = 255
+"""Bytes of a name with its length bytes (RFC 1035 section 3.1)."""
+
 _A, _AAAA, _IN = 1, 28, 1
 _FORMERR, _SERVFAIL, _NXDOMAIN, _NOTIMP = 1, 2, 3, 4
 _HEADER = struct.Struct("!6H")
@@ -137,6 +140,8 @@ def _question(query: bytes) -> tuple[str, int, bytes] | None:
     while at < len(query):
         length = query[at]
         at += 1
+        if at - _HEADER.size > MAX_NAME:
+            return None
         if length == 0:
             if at + 4 > len(query):
                 return None

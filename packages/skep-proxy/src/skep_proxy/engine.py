@@ -55,6 +55,12 @@ class Offering(Live, Protocol):
     def stop_accepting(self) -> None: ...
 
 
+class Accepting(Protocol):
+    """A thread that accepts on what was handed over."""
+
+    def join(self) -> None: ...
+
+
 class Stats(msgspec.Struct):
     """Counters since the start, and gauges. A copy; never changes."""
 
@@ -98,6 +104,8 @@ class Engine:
         self.scopes: set[Scope] = set()
         """Every scope that decides, so that rules can be replaced."""
         self.handoffs: set[Offering] = set()
+        self.acceptors: set[Accepting] = set()
+        """Those whose thread has not ended yet."""
         self._on_event = on_event
 
     def scope(self, rules: Rules, *, parent: Scope | None = None, token: Token | None = None) -> Scope:
@@ -173,6 +181,8 @@ class Engine:
 
     def close(self) -> None:
         """Every descriptor of the engine is closed. After the loop has ended."""
+        for acceptor in list(self.acceptors):
+            acceptor.join()
         self.resolver.close()
         self.dialer.close()
         self.pipes.close()

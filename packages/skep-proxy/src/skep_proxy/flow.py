@@ -56,9 +56,6 @@ else:
         raise OSError("no splice on this system")
 
 
-_NO_SPLICE = frozenset((errno.EINVAL, errno.ENOSYS))
-
-
 class Pipes:
     """Empty pipes for splice, reused."""
 
@@ -170,7 +167,7 @@ class Flow:
     """Pump it whenever its source may be readable or its sink writable. `moved` counts what came from the source."""
 
     __slots__ = (
-        *("_held", "_loop", "_pending", "_pipe", "_pipes", "_yielded", "allowance", "ended", "filter"),
+        *("_copies", "_held", "_loop", "_pending", "_pipe", "_pipes", "_yielded", "allowance", "ended", "filter"),
         *("finished", "moved", "owner", "remaining", "rest", "sink", "source"),
     )
 
@@ -195,6 +192,7 @@ class Flow:
         self._pending: bytes | memoryview = first
         self._pipe: tuple[int, int] | None = None
         self._held = 0
+        self._copies = False
         self._yielded = False
         self.owner = owner
         self.source = source
@@ -282,6 +280,8 @@ class Flow:
         except BlockingIOError:
             return False
         except OSError as error:
+            if self._held and self._cannot_splice(error):
+                return self._flush()
             self.release()
             self.owner.sink_failed(self, error)
             return False
@@ -314,7 +314,7 @@ class Flow:
         return moved
 
     def _read(self, limit: int) -> int:
-        if self.filter is None:
+        if self.filter is None and not self._copies:
             if self._pipe is None:
                 self._pipe = self._pipes.take()
             if self._pipe is not None:
@@ -322,9 +322,8 @@ class Flow:
                     self._held = os.splice(self.source.fileno(), self._pipe[1], limit)
                     return self._held
                 except OSError as error:
-                    if error.errno not in _NO_SPLICE:
+                    if not self._cannot_splice(error):
                         raise
-                    self._pipes.enabled = False  # a kernel, or what plays one, that cannot do it for sockets: copy
         data = self.source.recv(min(COPY, limit))
         if not data:
             return 0
@@ -333,6 +332,21 @@ class Flow:
         else:
             self._filtered(self.filter, self.filter.feed(data))
         return len(data)
+
+    def _cannot_splice(self, error: OSError) -> bool:
+        """True when a kernel, or what plays one, cannot do it at all, or not for this pair: from here on this flow
+        copies, beginning with what is in the pipe.
+        """
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):
+            return False
+        if error.errno == errno.ENOSYS:
+            self._pipes.enabled = False
+        self._copies = True
+        while self._pipe is not None and self._held:
+            data = os.read(self._pipe[0], self._held)
+            self._held -= len(data)
+            self._pending = bytes(self._pending) + data
+        return True
 
     def _take(self, data: bytes) -> None:
         self.moved += len(data)

@@ -18,6 +18,7 @@ from . import denial, http1
 from .dial import Failure, Pending
 from .engine import Engine, tune
 from .exchange import IDEMPOTENT, destination, request_head
+from .farewell import Farewell
 from .flow import COPY, Cut, Flow, linger_reset
 from .loop import READ
 from .roundtrip import RoundTrip
@@ -75,12 +76,15 @@ class Forward:
     def _read_request(self) -> None:
         """Take what the client sent until it is a head."""
         looked = 0
-        while (end := http1.head_end(self.inbound, looked)) < 0:
-            looked = len(self.inbound)
+        while True:
+            end = http1.head_end(self.inbound, looked)
+            looked = end if end >= 0 else len(self.inbound)
             if looked > self.engine.limits.head:
                 text = f"the request head is longer than {self.engine.limits.head} bytes"
                 self._last_words(denial.response(431, "head-too-large", text))
                 return
+            if end >= 0:
+                break
             try:
                 data = self.client.recv(COPY)
             except BlockingIOError:
@@ -215,7 +219,7 @@ class Forward:
         if not trip.reusable:
             self._drop_upstream()
         if trip.must_close:
-            self._hand_back().say_goodbye()
+            self._last_words()
         else:
             self._next()
 
@@ -296,10 +300,11 @@ class Forward:
     def sink_failed(self, flow: Flow, error: OSError) -> None:
         self.abort()
 
-    def _last_words(self, data: bytes) -> None:
+    def _last_words(self, data: bytes = b"") -> None:
         """An answer, and the end of the connection."""
         self._over(None)
-        self._hand_back().say_goodbye(data)
+        self._let_go()
+        Farewell(self.engine, self.scope, self.client).start(data, owner=self)
 
     # --- ends
     # ----------------------------------------------------------------------------------------------------------
@@ -322,7 +327,7 @@ class Forward:
 
     def _hand_back(self) -> Session:
         """The client's socket belongs to a new session; everything else is closed."""
-        from .session import Session  # sessions make forwarders, and a forwarder ends as a session
+        from .session import Session  # sessions make forwarders, and a forwarder may end as a session
 
         self._let_go()
         session = Session(self.engine, self.scope, self.client)

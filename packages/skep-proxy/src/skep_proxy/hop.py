@@ -69,7 +69,7 @@ class HopTunnel:
                 before = len(self._head)
                 end = http1.head_end(self._head + seen, before)
                 self._head += sock.recv(end - before if end >= 0 else len(seen))
-                if end >= 0:
+                if end >= 0 and len(self._head) <= MAX_HEAD:
                     break
                 if not seen or len(self._head) > MAX_HEAD:
                     self._fail("sent an endless answer" if seen else "hung up")

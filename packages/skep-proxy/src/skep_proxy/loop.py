@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import select
 import sys
-from _thread import allocate_lock
+from _thread import RLock
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from time import monotonic
@@ -139,8 +139,8 @@ class Loop:
         self._queues: list[Deadlines] = []
         self._submitted: deque[Callback] = deque()
         self._stopped = False
-        self._closed = False
-        self._wake_lock = allocate_lock()
+        self._over = False
+        self._wake_lock = RLock()  # a signal handler may stop or submit in the middle of a submit
         self._poller = _Poller()
         self._wake_out, self._wake_in = os.pipe()
         os.set_blocking(self._wake_out, False)
@@ -175,15 +175,20 @@ class Loop:
         """`callback` runs after the descriptors that are ready now had their turn."""
         self._ready.append(callback)
 
-    def submit(self, callback: Callback) -> None:
-        """`callback` runs on the loop's thread. Thread-safe."""
-        self._submitted.append(callback)
-        self._wake()
+    def submit(self, callback: Callback) -> bool:
+        """`callback` runs on the loop's thread; False when it never will, as the loop is over. Thread-safe."""
+        with self._wake_lock:
+            if self._over:
+                return False
+            self._submitted.append(callback)
+            self._wake()
+        return True
 
     def stop(self) -> None:
         """`run` returns after the current batch. Thread-safe."""
         self._stopped = True
-        self._wake()
+        with self._wake_lock:
+            self._wake()
 
     def run(self) -> None:
         """Serve until stopped. Called once, on the thread that owns every handler."""
@@ -205,14 +210,19 @@ class Loop:
             for callback in ready:
                 self.call(callback)
 
+    def finish(self) -> None:
+        """Everything that was submitted has run, and nothing else ever will be. After `run` has returned."""
+        with self._wake_lock:
+            self._over = True
+        while self._submitted:
+            self.call(self._submitted.popleft())
+
     def close(self) -> None:
-        """The loop's own descriptors are gone. Only after `run` has returned."""
+        """The loop's own descriptors are gone. After `finish`."""
         self._handlers.clear()
         self._poller.close()
-        with self._wake_lock:
-            self._closed = True
-            os.close(self._wake_out)
-            os.close(self._wake_in)
+        os.close(self._wake_out)
+        os.close(self._wake_in)
 
     def abort(self) -> None:
         """The loop outlives a fault in its own wake-up handler."""
@@ -224,9 +234,8 @@ class Loop:
         return -1 if first is None else max(0.0, first - monotonic())
 
     def _wake(self) -> None:
-        with self._wake_lock:  # a thread that comes late must not write to a descriptor that is someone else's by now
-            if self._closed:
-                return
+        """With the lock: who comes late must not write to a descriptor that is someone else's by now."""
+        if not self._over:
             try:
                 os.write(self._wake_in, b"\0")
             except BlockingIOError:
@@ -241,8 +250,8 @@ class Loop:
         self.run_submitted()
 
     def run_submitted(self) -> None:
-        """What other threads have submitted so far has run."""
-        while self._submitted:
+        """What had been submitted has run; not what comes meanwhile, since connections want their turn as well."""
+        for _ in range(len(self._submitted)):
             self.call(self._submitted.popleft())
 
     def call(self, callback: Callback) -> None:

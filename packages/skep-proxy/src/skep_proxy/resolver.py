@@ -13,7 +13,9 @@ THREADS = 32
 """Lookups at the same time. A name server that does not answer holds one for as long as the system's resolver waits."""
 
 SHARE = 8
-"""Of one listener: names below a wildcard whose name server is silent must not hold up everybody else's."""
+"""Of one listener: names below a wildcard whose name server is silent must not hold up everybody else's. Nor do those
+of several listeners together: each may have one lookup on its way, beyond THREADS if need be.
+"""
 
 Resolve = Callable[[str, int], list[str]]
 """(canonical name, port) to addresses as text, best first. May block. Raises OSError."""
@@ -82,10 +84,8 @@ class Resolver:
         share = self._shares.get(asker)
         if share is None:
             share = self._shares[asker] = _Share()
-        if share.active < SHARE:
-            self._ask(share, asker, host, port)
-        else:
-            share.queue.append((host, port))
+        share.queue.append((host, port))
+        self._go_on(asker, share)
 
     def cancel(self, host: str, answer: Answer, *, asker: object = None) -> None:
         """`answer` is not called any more."""
@@ -93,24 +93,9 @@ class Resolver:
         if waiting is not None and answer in waiting:
             waiting.remove(answer)
 
-    def _ask(self, share: _Share, asker: object, host: str, port: int) -> None:
-        share.active += 1
-        self._active += 1
-        self._asked.put((asker, host, port))
-        if self._active > self._threads and self._threads < THREADS:
-            try:
-                self._start_thread()
-            except RuntimeError as error:  # no thread is to be had: those there are get to it in time
-                if not self._threads:
-                    self._asked.get_nowait()
-                    self._loop.soon(partial(self._answer, asker, host, [], OSError(str(error))))
-
-    def _go_on(self, asker: object) -> None:
-        """One lookup is over: the next that somebody still waits for begins."""
-        share = self._shares[asker]
-        share.active -= 1
-        self._active -= 1
-        while share.queue and share.active < SHARE:
+    def _go_on(self, asker: object, share: _Share) -> None:
+        """As many lookups of one asker are on their way as may be, of those that somebody still waits for."""
+        while share.queue and share.active < SHARE and (self._active < THREADS or not share.active):
             host, port = share.queue.popleft()
             if self._waiting[asker, host]:
                 self._ask(share, asker, host, port)
@@ -118,6 +103,31 @@ class Resolver:
                 del self._waiting[asker, host]
         if not share.active and not share.queue:
             del self._shares[asker]
+
+    def _ask(self, share: _Share, asker: object, host: str, port: int) -> None:
+        share.active += 1
+        self._active += 1
+        self._asked.put((asker, host, port))
+        if self._active > self._threads:
+            try:
+                self._start_thread()
+            except RuntimeError as error:  # no thread is to be had: those there are get to it in time
+                if not self._threads:
+                    self._asked.get_nowait()
+                    self._loop.soon(partial(self._answer, asker, host, [], OSError(str(error))))
+
+    def _over(self, asker: object) -> None:
+        """One lookup of an asker is over: others begin, its own first."""
+        share = self._shares[asker]
+        share.active -= 1
+        self._active -= 1
+        self._go_on(asker, share)
+        if self._active < THREADS:
+            for other, waiting in [item for item in self._shares.items() if item[1].queue]:
+                self._go_on(other, waiting)
+        if self._threads > max(THREADS, self._active):
+            self._asked.put(None)
+            self._threads -= 1
 
     def close(self) -> None:
         """No answer comes any more; threads end with the lookup they are in."""
@@ -155,6 +165,6 @@ class Resolver:
     def _answer(self, asker: object, host: str, addresses: list[str], error: OSError | None) -> None:
         answers = self._waiting.pop((asker, host), ())
         if not self._closed:
-            self._go_on(asker)
+            self._over(asker)
         for answer in answers:
             self._loop.call(_Answering(answer, addresses, error).run)

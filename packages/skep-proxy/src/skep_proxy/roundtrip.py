@@ -145,7 +145,11 @@ class RoundTrip:
     def _read_response(self) -> None:
         while self.down is None and not self.over:
             end = http1.head_end(self.buffer, self._looked)
-            self._looked = 0 if end >= 0 else len(self.buffer)
+            size = end if end >= 0 else len(self.buffer)
+            self._looked = 0 if end >= 0 else size
+            if size > self.engine.limits.head:
+                self._bad_response("the response head is too long")
+                return
             if end >= 0:
                 head, self.buffer = self.buffer[:end], self.buffer[end:]
                 try:
@@ -153,9 +157,6 @@ class RoundTrip:
                 except http1.BadMessage as bad:
                     self._bad_response(bad.problem)
                 continue
-            if len(self.buffer) > self.engine.limits.head:
-                self._bad_response("the response head is too long")
-                return
             try:
                 data = self.upstream.recv(COPY)
             except BlockingIOError:

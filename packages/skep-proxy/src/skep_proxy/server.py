@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Event, Thread, current_thread
 from types import TracebackType
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 from skep_policy import Rules
@@ -24,7 +24,26 @@ from .upstream import Upstream
 BACKLOG = 4096
 """Connections the kernel keeps for us; it lowers this to net.core.somaxconn."""
 
+CLOSED = "this proxy is closed"
+
 Kind = Literal["proxy", "tcp", "dns"]
+
+T = TypeVar("T")
+
+
+class Opened(NamedTuple):
+    """A socket that listens and is not served yet. `path` is that of a Unix socket, removed with its listener: path,
+    device, inode.
+    """
+
+    sock: socket.socket
+    rules: Rules
+    path: tuple[str, int, int] | None = None
+
+    def close(self) -> None:
+        self.sock.close()
+        if self.path is not None:
+            remove_socket(*self.path)
 
 
 class Proxy:
@@ -65,12 +84,10 @@ class Proxy:
         """
         self._still_open()
         admits = None if token is None else Token(token)
-        sock = bind_tcp(host, port)
-        try:
-            return self._listen(sock, rules, token=admits)
-        except BaseException:
-            sock.close()
-            raise
+        opened = open_tcp(host, port, rules)
+        self._listen(opened, token=admits)
+        host, port = opened.sock.getsockname()[:2]
+        return host, port
 
     def listen_unix(self, path: str | os.PathLike[str], rules: Rules, *, mode: int = 0o600) -> None:
         """Serve on a Unix socket that did not exist before; it is removed at the end. Raises OSError.
@@ -78,24 +95,18 @@ class Proxy:
         Who may connect is decided by `mode` from the first moment. Listeners may be handed over on it (see `handoff`).
         """
         self._still_open()
-        sock, made = bind_unix(os.fspath(path), mode)
-        try:
-            self._listen(sock, rules, path=made)
-        except BaseException:
-            sock.close()
-            remove_socket(*made)
-            raise
+        self._listen(open_unix(os.fspath(path), mode, rules))
 
     def listen_on(self, sock: socket.socket, rules: Rules, kind: Kind = "proxy") -> None:
         """Serve on a socket made elsewhere: a listening one, or for kind "dns" a bound UDP one. The proxy owns it
         from here on.
         """
         self._still_open()
-        if kind != "dns":
-            self._listen(sock, rules, kind=kind)
-            return
-        sock.setblocking(False)
-        self._add(Datagrams(self._engine, self._engine.scope(rules), sock))
+        if kind == "dns":
+            sock.setblocking(False)
+            self._on_engine(lambda: self._add(Datagrams(self._engine, self._engine.scope(rules), sock)))
+        else:
+            self._listen(open_on(sock, rules), transparent=kind == "tcp")
 
     def connect(self, rules: Rules) -> socket.socket:
         """One end of a connection on which a sandbox hands over listeners (see `handoff`); they carry `rules` and
@@ -103,34 +114,60 @@ class Proxy:
         """
         self._still_open()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.adopt(ours, rules)
+        try:
+            self.adopt(ours, rules)
+        except BaseException:
+            theirs.close()
+            raise
         return theirs
 
     def adopt(self, sock: socket.socket, rules: Rules) -> None:
         """As `connect`, with the proxy's end of a pair made elsewhere: for a caller that starts its sandbox before the
-        proxy's thread. The proxy owns it from here on.
+        proxy's thread. The proxy owns it from here on: when it is closed already, so is the socket.
         """
-        self._still_open()
+
+        def start() -> None:
+            Handoff(self._engine, self._engine.scope(rules), sock, trusted=True).start()
+
         sock.setblocking(False)
-        handoff = Handoff(self._engine, self._engine.scope(rules), sock, trusted=True)
-        self._engine.loop.submit(handoff.start)
+        if self._closed or not self._engine.loop.submit(start):
+            sock.close()
+            raise RuntimeError(CLOSED)
+
+    def apply(
+        self,
+        *,
+        opened: Sequence[Opened] = (),
+        replaced: Sequence[tuple[Rules, Rules]] = (),
+        dropped: Sequence[Rules] = (),
+    ) -> None:
+        """All of it from one moment on: new listeners are served, what carries the first of a pair of rules decides by
+        the second, listeners that carry exactly one of `dropped` are closed and nothing is allowed by them any more.
+        Connections that are open stay.
+        """
+
+        def change() -> None:
+            for old, new in replaced:
+                self._replace(old, new)
+            for old in dropped:
+                self._drop(old)
+                self._replace(old, Rules.build())  # kept connections may not ask for more
+            for new in opened:
+                self._serve(new)
+
+        self._on_engine(change)
 
     def close_listeners(self, rules: Rules) -> int:
         """Listeners that carry exactly this object are closed; connections that came by them go on. Returns how
         many.
         """
-        found = [listener for listener in list(self._listeners) if listener.scope.rules is rules]
-        self._call(lambda: self._close_listeners(found))
-        return len(found)
+        return self._on_engine(lambda: self._drop(rules))
 
     def replace_rules(self, old: Rules, new: Rules) -> int:
         """Everything that carries `old` decides by `new` from here on; open connections stay. Returns how many scopes
         that were.
         """
-        found = [scope for scope in list(self._engine.scopes) if scope.rules is old]
-        for scope in found:
-            scope.rules = new
-        return len(found)
+        return self._on_engine(lambda: self._replace(old, new))
 
     def stats(self) -> Stats:
         """A copy of the counters."""
@@ -147,7 +184,7 @@ class Proxy:
             for handoff in list(self._engine.handoffs):
                 handoff.stop_accepting()
 
-        self._call(stop)
+        self._on_engine(stop)
 
     def drain(self, seconds: float) -> bool:
         """Stop accepting, and wait for the open connections to end. False when some are still open after that time."""
@@ -172,46 +209,68 @@ class Proxy:
         if current_thread() is not self._thread:
             self._thread.join()
 
-    def _listen(
-        self,
-        sock: socket.socket,
-        rules: Rules,
-        *,
-        kind: Kind = "proxy",
-        path: tuple[str, int, int] | None = None,
-        token: Token | None = None,
-    ) -> tuple[str, int]:
-        sock.listen(BACKLOG)
-        sock.setblocking(False)
-        tune(sock)
-        scope = self._engine.scope(rules, token=token)
-        listener = Listener(self._engine, scope, sock, transparent=kind == "tcp")
-        listener.path = path
-        self._add(listener)
-        if sock.family == socket.AF_UNIX:
-            return sock.getsockname(), 0
-        host, port = sock.getsockname()[:2]
-        self._engine.dialer.own_ports.add(port)
-        return host, port
+    def _listen(self, opened: Opened, *, token: Token | None = None, transparent: bool = False) -> None:
+        try:
+            self._on_engine(lambda: self._serve(opened, token=token, transparent=transparent))
+        except BaseException:
+            opened.close()
+            raise
 
     def _still_open(self) -> None:
         if self._closed:
-            raise RuntimeError("this proxy is closed")
+            raise RuntimeError(CLOSED)
+
+    def _on_engine(self, callback: Callable[[], T]) -> T:
+        """What `callback` returns or raises, on the engine's thread. Raises RuntimeError when that has ended."""
+        if current_thread() is self._thread:
+            return callback()
+        results: list[T] = []
+        errors: list[Exception] = []
+        done = Event()
+
+        def run() -> None:
+            try:
+                results.append(callback())
+            except Exception as error:  # whatever it is belongs to the caller
+                errors.append(error)
+            done.set()
+
+        if not self._engine.loop.submit(run):
+            raise RuntimeError(CLOSED)
+        done.wait()
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    # --- on the engine's thread
+    # ----------------------------------------------------------------------------------------
+
+    def _serve(self, opened: Opened, *, token: Token | None = None, transparent: bool = False) -> None:
+        scope = self._engine.scope(opened.rules, token=token)
+        listener = Listener(self._engine, scope, opened.sock, transparent=transparent)
+        listener.path = opened.path
+        self._add(listener)
 
     def _add(self, listener: Listener | Datagrams) -> None:
         self._listeners.append(listener)
-        self._engine.loop.submit(listener.start)
+        self._know_own_ports()
+        listener.start()
 
-    def _call(self, callback: Callable[[], None]) -> None:
-        """Runs on the engine thread, and has run on return."""
-        if current_thread() is self._thread:
-            callback()
-            return
-        done = Event()
-        self._engine.loop.submit(callback)
-        self._engine.loop.submit(done.set)
-        while not done.wait(1) and self._thread.is_alive():
-            pass  # closed in the meantime: what was to be done is done
+    def _know_own_ports(self) -> None:
+        """The proxy does not dial itself."""
+        served = [listener.sock for listener in self._listeners if isinstance(listener, Listener)]
+        self._engine.dialer.own_ports = {sock.getsockname()[1] for sock in served if sock.family != socket.AF_UNIX}
+
+    def _drop(self, rules: Rules) -> int:
+        found = [listener for listener in self._listeners if listener.scope.rules is rules]
+        self._close_listeners(found)
+        return len(found)
+
+    def _replace(self, old: Rules, new: Rules) -> int:
+        found = [scope for scope in self._engine.scopes if scope.rules is old]
+        for scope in found:
+            scope.rules = new
+        return len(found)
 
     def _run(self) -> None:
         # Signals belong to the main thread; SIGPIPE of a splice to a closed socket must not end a process that
@@ -219,14 +278,16 @@ class Proxy:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         # Soon after the first client could come, which does not wait for what it may never need.
         self._engine.retries.add(self, self._load)
-        self._engine.loop.run()
-        self._close_listeners(list(self._listeners))
-        for handoff in list(self._engine.handoffs):
-            handoff.abort()
-        for scope in list(self._engine.scopes):
-            scope.abort()
-        self._engine.loop.run_submitted()  # what came too late is told so
-        self._engine.close()
+        try:
+            self._engine.loop.run()
+        finally:
+            self._engine.loop.finish()
+            self._close_listeners(list(self._listeners))
+            for handoff in list(self._engine.handoffs):
+                handoff.abort()
+            for scope in list(self._engine.scopes):
+                scope.abort()
+            self._engine.close()
 
     def _load(self) -> None:
         try:
@@ -237,6 +298,7 @@ class Proxy:
     def _close_listeners(self, listeners: list[Listener | Datagrams]) -> None:
         for listener in listeners:
             self._listeners.remove(listener)
+            self._know_own_ports()
             if listener.path is not None:
                 remove_socket(*listener.path)
             listener.abort()
@@ -245,6 +307,30 @@ class Proxy:
                     handoff.stop_accepting()
             if not listener.scope.live:
                 self._engine.scopes.discard(listener.scope)
+
+
+def open_tcp(host: str, port: int, rules: Rules) -> Opened:
+    """A TCP address that is listened on. Raises OSError."""
+    return open_on(bind_tcp(host, port), rules)
+
+
+def open_unix(path: str, mode: int, rules: Rules) -> Opened:
+    """A Unix socket that did not exist and is listened on. Raises OSError."""
+    sock, made = bind_unix(path, mode)
+    return open_on(sock, rules, made)
+
+
+def open_on(sock: socket.socket, rules: Rules, path: tuple[str, int, int] | None = None) -> Opened:
+    """A bound socket that is listened on from here on. Raises OSError, and it is closed."""
+    opened = Opened(sock, rules, path)
+    try:
+        sock.listen(BACKLOG)
+        sock.setblocking(False)
+        tune(sock)
+    except BaseException:
+        opened.close()
+        raise
+    return opened
 
 
 def bind_tcp(host: str, port: int) -> socket.socket:

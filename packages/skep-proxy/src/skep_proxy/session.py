@@ -16,16 +16,14 @@ from skep_policy.verdict import BUDGET, MALFORMED
 from . import denial, http1, socks5
 from .dial import Failure, Pending
 from .engine import Engine, tune
+from .farewell import Farewell
 from .flow import COPY, Filter, linger_reset
-from .loop import READ
+from .loop import GONE, READ
 from .passing import MAGIC, Refused, close_all, receive
-from .relay import Relay, closed_by
+from .relay import Relay, closed_by, gone
 from .scope import Scope
 from .tls import SniGate
 from .upstream import Hop
-
-DRAIN = 1 << 20
-"""Bytes read and dropped from a client that is still sending after it was refused."""
 
 NO_PORT = 0
 """Port in the event about a target whose text is not one."""
@@ -35,8 +33,8 @@ class Session:
     """Owns the client's socket until it becomes a tunnel's or a forwarder's."""
 
     __slots__ = (
-        *("admitted", "attempt", "before", "buffer", "client", "closed", "drained", "engine", "host", "looked"),
-        *("port", "relay", "scope", "verdict", "via"),
+        *("admitted", "attempt", "before", "buffer", "client", "closed", "engine", "host", "looked"),
+        *("owes_end", "port", "relay", "scope", "via"),
     )
 
     def __init__(self, engine: Engine, scope: Scope, client: socket.socket) -> None:
@@ -50,9 +48,9 @@ class Session:
         self.via = "connect"
         self.host = ""
         self.port = 0
-        self.verdict: Verdict | None = None
+        self.owes_end = False
+        """A connection was allowed, and its end is not on record yet."""
         self.before = 0, 0
-        self.drained = 0
         self.closed = False
         self.admitted = scope.token is None
 
@@ -133,10 +131,11 @@ class Session:
         if self.via == "socks5" or self.buffer[0] == socks5.VERSION:
             return self._understood_socks()
         end = http1.head_end(self.buffer, self.looked)
-        if end < 0:
-            self.looked = len(self.buffer)
-            if self.looked <= self.engine.limits.head:
-                return False
+        size = end if end >= 0 else len(self.buffer)
+        if end < 0 and size <= self.engine.limits.head:
+            self.looked = size
+            return False
+        if size > self.engine.limits.head:
             text = f"the request head is longer than {self.engine.limits.head} bytes"
             self.say_goodbye(denial.response(431, "head-too-large", text))
             return True
@@ -241,8 +240,12 @@ class Session:
         attempt = self.engine.dialer.dial(target.host, target.port, verdict, self.scope.rules, self)
         self.attempt = None if attempt.over else attempt
 
-    def _on_waiting(self, _mask: int) -> None:
-        """The client's bytes wait in the kernel until there is somewhere to send them."""
+    def _on_waiting(self, mask: int) -> None:
+        """The client's bytes wait in the kernel until there is somewhere to send them; one that is gone waits for
+        nothing.
+        """
+        if mask & GONE and self.attempt is not None and gone(self.client):
+            self.close()
 
     @property
     def asker(self) -> object:
@@ -255,7 +258,7 @@ class Session:
         if not self.engine.decided(self.host, self.port, self.via, verdict):
             self._tell_refused(self.host, self.port, Verdict(False, denial.NOT_RECORDED))
             return False
-        self.verdict = verdict
+        self.owes_end = True
         return True
 
     def connected(self, upstream: socket.socket, hop: Hop | None) -> None:
@@ -267,6 +270,7 @@ class Session:
     def tunnel(self, upstream: socket.socket, *, to_client: bytes, bytes_in: int = 0, bytes_out: int = 0) -> None:
         """Both sockets are one tunnel from here on. The byte counts are of what passed before it began."""
         engine = self.engine
+        self.owes_end = False
         engine.stats.tunnels += 1
         self.before = bytes_in, bytes_out
         self.relay = relay = Relay(
@@ -281,7 +285,7 @@ class Session:
 
     def failed(self, failure: Failure) -> None:
         self.attempt = None
-        self.engine.ended(self.host, self.port, self.via, 0, 0, failure.reason)
+        self._never_stood(failure.reason)
         match self.via:
             case "transparent":
                 self.abort()
@@ -289,6 +293,12 @@ class Session:
                 self.say_goodbye(socks5.reply(socks5.code_of(failure.reason)))
             case _:
                 self.say_goodbye(denial.response(failure.status, failure.reason, failure.detail))
+
+    def _never_stood(self, reason: str) -> None:
+        """An allowed connection that did not come to be is over; once."""
+        if self.owes_end:
+            self.owes_end = False
+            self.engine.ended(self.host, self.port, self.via, 0, 0, reason)
 
     def _granted(self) -> bytes:
         match self.via:
@@ -332,33 +342,10 @@ class Session:
             case _:
                 self.say_goodbye(denial.denied(host, port, verdict))
 
-    def say_goodbye(self, data: bytes = b"") -> None:
-        """`data` are the last bytes to this client. What it is still sending is read and dropped for a moment:
-        closing with unread bytes would send a reset, and the client might lose the answer.
-        """
-        self.engine.handshakes.drop(self)
-        try:
-            if data:
-                self.client.send(data)
-            self.client.shutdown(socket.SHUT_WR)
-        except OSError:
-            self.close()
-            return
-        self.engine.lingering.add(self, self.close)
-        self.engine.loop.handle(self.client.fileno(), self._on_drain)
-        self._on_drain(READ)
-
-    def _on_drain(self, _mask: int) -> None:
-        try:
-            while data := self.client.recv(COPY):
-                self.drained += len(data)
-                if self.drained > DRAIN:
-                    break
-        except BlockingIOError:
-            return
-        except OSError:
-            pass
-        self.close()
+    def say_goodbye(self, data: bytes) -> None:
+        """`data` are the last bytes to this client."""
+        self._let_go()
+        Farewell(self.engine, self.scope, self.client).start(data, owner=self)
 
     def _silent(self) -> None:
         """The handshake took too long. A client that said nothing is told nothing."""
@@ -385,10 +372,13 @@ class Session:
         self._forget()
 
     def _forget(self) -> None:
-        """Nothing is waited for any more; the socket is someone else's."""
+        """Nothing is waited for any more; the socket is someone else's, who is not counted, or closed."""
+        self._let_go()
+        self.engine.closed(self.scope, self)
+
+    def _let_go(self) -> None:
         self.closed = True
         self.engine.handshakes.drop(self)
-        self.engine.lingering.drop(self)
         if self.attempt is not None:
             self.attempt.abort()
-        self.engine.closed(self.scope, self)
+        self._never_stood("closed")

@@ -174,6 +174,8 @@ class SniGate:
         try:
             hello = self._reader.feed(bytes(buffer[unseen:]))
             if hello is not None:
+                if len(hello) > self._limit:
+                    raise MalformedHello("longer than a ClientHello may be")
                 self._judge(server_name(hello))
                 return self._open()
         except MalformedHello:
