@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import grp
 import os
 import socket
 import subprocess
@@ -220,6 +221,40 @@ def test_a_bwrap_of_somebody_else_is_refused(tmp_path: Path) -> None:
     os.chown(path, 1, 1)
     with pytest.raises(BackendUnavailable, match="neither to root nor to you"):
         find_bwrap(environ={"PATH": str(tmp_path)})
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to a group it is not in")
+@pytest.mark.parametrize("what", ["the file", "its folder"])
+def test_a_bwrap_that_a_group_can_replace_is_refused_when_somebody_is_in_the_group(tmp_path: Path, what: str) -> None:
+    path = program(tmp_path / "bin", 0o755)
+    place = path if what == "the file" else path.parent
+    for group, words in ((1, "written by daemon of the group daemon"), (54321, "group 54321, which has no name")):
+        os.chown(place, 0, group)
+        place.chmod(0o775)
+        with pytest.raises(BackendUnavailable, match=f"{place} can be .*{words}.*chmod g-w {place}"):
+            find_bwrap(environ={}, explicit=str(path))
+    os.chown(place, 0, grp.getgrnam("staff").gr_gid)  # as Debian has /usr/local
+    assert find_bwrap(environ={}, explicit=str(path)) == str(path)
+
+
+def test_a_bwrap_in_a_folder_that_others_can_write_is_refused_unless_that_is_sticky_or_a_group_of_ones_own(
+    tmp_path: Path,
+) -> None:
+    path = program(tmp_path / "bin", 0o755)
+    path.parent.chmod(0o777)
+    with pytest.raises(BackendUnavailable, match=f"{path.parent} can be written by everybody.*chmod o-w {path.parent}"):
+        find_bwrap(environ={}, explicit=str(path))
+    for mode in (0o1777, 0o775):
+        path.parent.chmod(mode)
+        assert find_bwrap(environ={}, explicit=str(path)) == str(path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_bwrap_of_roots_below_a_folder_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    path = program(tmp_path / "theirs/bin", 0o755)
+    os.chown(tmp_path / "theirs", 1, 1)
+    with pytest.raises(BackendUnavailable, match=f"{path} can be replaced by uid 1, whose {path.parent.parent} is"):
+        find_bwrap(environ={}, explicit=str(path))
 
 
 def test_no_bwrap_at_all_says_how_to_install_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

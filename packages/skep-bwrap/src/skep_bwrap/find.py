@@ -51,6 +51,7 @@ def bundled_bwrap() -> str | None:
 
 
 def _trusted(path: str) -> str:
+    """Raises BackendUnavailable for one that somebody else could have put there, or could change."""
     real = os.path.realpath(path)
     try:
         info = os.stat(real)
@@ -60,8 +61,7 @@ def _trusted(path: str) -> str:
     unmapped = info.st_uid == os.stat("/").st_uid and real.startswith("/usr/")
     if info.st_uid not in (0, os.geteuid()) and not unmapped:
         raise BackendUnavailable(f"{real} belongs to uid {info.st_uid}, neither to root nor to you", fix=INSTALL)
-    if info.st_mode & stat.S_IWOTH:
-        raise BackendUnavailable(f"{real} can be written by everybody", fix=f"`chmod o-w {real}`")
+    _refuse_writers(real)
     if not stat.S_ISREG(info.st_mode):
         raise BackendUnavailable(f"{real} is no program", fix=INSTALL)
     if info.st_mode & stat.S_ISUID:
@@ -69,3 +69,47 @@ def _trusted(path: str) -> str:
             f"{real} is setuid; skep needs the unprivileged kind", fix=f"`sudo chmod u-s {real}`", check="bwrap-setuid"
         )
     return real
+
+
+def _refuse_writers(real: str) -> None:
+    """Raises BackendUnavailable, with the fix, when somebody other than root and us can write a path or a folder above
+    it. What is ours in a sticky folder stays ours. In a user namespace that does not map the host's root, what is
+    root's is the owner's and the group's of `/`.
+    """
+    top = os.stat("/")
+    trusted = {0, os.geteuid(), top.st_uid}
+    path, entry = real, 0
+    while True:
+        info = os.stat(path)
+        sticky = bool(info.st_mode & stat.S_ISVTX) and stat.S_ISDIR(info.st_mode) and entry in trusted
+        if info.st_uid not in trusted:
+            raise BackendUnavailable(
+                f"{real} can be replaced by uid {info.st_uid}, whose {path} is", fix=f"`sudo chown root {path}`"
+            )
+        if info.st_mode & stat.S_IWOTH and not sticky:
+            raise BackendUnavailable(f"{path} can be written by everybody", fix=f"`chmod o-w {path}`")
+        if info.st_mode & stat.S_IWGRP and not sticky and info.st_gid not in (0, top.st_gid):
+            others = _others_in(info.st_gid)
+            if others:
+                raise BackendUnavailable(f"{path} can be written by {others}", fix=f"`chmod g-w {path}`")
+        if path == "/":
+            return
+        path, entry = os.path.dirname(path), info.st_uid
+
+
+def _others_in(group: int) -> str:
+    """Who else than root and we may be in a group, as words; empty for a group of nobody else, such as Debian's `staff`
+    for /usr/local and the group a user has for himself.
+    """
+    import grp
+    import pwd
+
+    try:
+        found = grp.getgrgid(group)
+    except KeyError:
+        return f"group {group}, which has no name here"
+    users = {entry.pw_name: entry for entry in pwd.getpwall()}
+    members = {name for name, entry in users.items() if entry.pw_gid == group} | set(found.gr_mem)
+    own = {name for name, entry in users.items() if entry.pw_uid in (0, os.geteuid())}
+    others = sorted(members - own)
+    return f"{', '.join(others[:3])} of the group {found.gr_name}" if others else ""
