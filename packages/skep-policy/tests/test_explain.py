@@ -55,6 +55,29 @@ def test_a_path_is_explained_by_the_boundary(world: World) -> None:
     assert explain_path(minimal, "/srv/x").reason == 'hidden: read = "minimal" does not list it'
 
 
+def test_a_store_that_is_not_there_is_explained_as_what_it_would_be(world: World) -> None:
+    def explained(text: str, policy: str = "", **how: str) -> Explanation:
+        facts = msgspec.structs.replace(world.facts(), **how)
+        return explain_path(world.resolve(policy, facts=facts, absent_too=True), text)
+
+    for text in ("~/.ssh", "~/.ssh/key", "~/.config/gh/hosts.yml"):
+        assert not explained(text).allow and explained(text).reason.endswith(
+            "; it does not exist, and is hidden from the first launch that finds it"
+        )
+    assert explained("~/.ssh/key", "[filesystem]\ngrant = ['~/.ssh']").allow
+    assert explained("~/.plain/key").allow
+    world.add({"home/.ssh/key": "x"})
+    assert explained("~/.ssh/key").reason == "hidden: ssh keys, and the configuration ssh runs commands from"
+    assert all(rule.kind != "absent" for rule in world.resolve().hides)
+
+
+def test_what_is_looked_at_afterwards_is_explained_so(world: World) -> None:
+    boundary = world.resolve()
+    assert explain_path(boundary, ".envrc").reason == "write: the workspace; looked at afterwards: direnv runs it on cd"
+    assert explain_path(boundary, ".git/config").reason.startswith("write: the workspace; looked at afterwards: a repo")
+    assert explain_path(boundary, "f").reason == "write: the workspace"
+
+
 def test_a_path_of_a_copy_is_explained_as_the_worker_sees_it(world: World) -> None:
     world.add({"copy/link": Link("../.ssh"), "home/.ssh/key": "x"})
     boundary = world.resolve(mapped={str(world.repo): f"{world.root}/copy"})

@@ -39,9 +39,9 @@ def in_force(values: dict[str, Any]) -> tuple[Effective, Flags, Facts]:
         raise UsageError(str(error)) from None
 
 
-def boundary_of(policy: Effective, flags: Flags, facts: Facts) -> Boundary:
+def boundary_of(policy: Effective, flags: Flags, facts: Facts, **how: bool) -> Boundary:
     try:
-        return policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict)
+        return policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict, **how)
     except PolicyError as error:
         raise UsageError(str(error)) from None
 
@@ -118,7 +118,7 @@ def explain(target: str, json: bool, **values: Any) -> None:
     policy, flags, facts = in_force(values)
     explanation: Explanation
     if target.startswith(("/", "~", "./", "../")) or target in (".", ".."):
-        explanation = explain_path(boundary_of(policy, flags, facts), target)
+        explanation = explain_path(boundary_of(policy, flags, facts, absent_too=True), target)
     else:
         explanation = explain_host(policy, target)
     if json:

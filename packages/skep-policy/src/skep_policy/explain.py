@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from .boundary import Access, Boundary
+from .boundary import Access, Boundary, Watched, below
 from .errors import MalformedHost
 from .hosts import is_address, parse_target
 from .layers import Effective
@@ -12,6 +12,7 @@ from .paths import Tree, expand
 from .verdict import MALFORMED
 
 DEFAULT_READABLE = "read: nothing hides it, and no writable root covers it"
+NOT_THERE = "; it does not exist, and is hidden from the first launch that finds it"
 NOT_LISTED = 'hidden: read = "minimal" does not list it'
 
 
@@ -47,12 +48,23 @@ def explain_host(effective: Effective, text: str) -> Explanation:
 
 def explain_path(boundary: Boundary, text: str) -> Explanation:
     """What the worker may do at a path: relative to its folder, `~` its home, links followed as the worker would see
-    them. Raises PolicyError for a cycle of links.
+    them. What does not exist and would be hidden is told so when the boundary was resolved with `absent_too`. Raises
+    PolicyError for a cycle of links.
     """
     place = Tree(boundary.mapped).place(expand(text, base=boundary.cwd, home=boundary.home))
     access, rule = boundary.rule_for(place.path)
     if rule is not None:
         reason = f"{access.name.lower()}: {rule.reason}"
+        if access == Access.HIDDEN and rule.kind == "absent":
+            reason += NOT_THERE
+        elif access == Access.WRITE and (watched := _watched(boundary, place.path)):
+            reason += f"; looked at afterwards: {watched.reason}"
         return Explanation(place.path, access != Access.HIDDEN, rule.path, reason, rule.source)
     hidden = access == Access.HIDDEN
     return Explanation(place.path, not hidden, None, NOT_LISTED if hidden else DEFAULT_READABLE, None)
+
+
+def _watched(boundary: Boundary, path: str) -> Watched | None:
+    """What is looked for after the launch at a path or above it; the deepest such."""
+    found = [watched for watched in boundary.watched if below(path, watched.path)]
+    return max(found, key=lambda watched: len(watched.path), default=None)

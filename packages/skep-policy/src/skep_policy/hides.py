@@ -42,7 +42,11 @@ def hides(scope: Scope) -> tuple[list[PathRule], list[Watched]]:
         _refuse_conflicts(rule, scope)
     absent = [rule for rule in found if rule.kind == "absent"]
     watched = [Watched(rule.path, rule.reason, True) for rule in absent if scope.covered(rule.path)]
-    kept = [rule for rule in absent if not scope.covered(rule.path) and rule.source != BUILT_IN]
+    kept = [
+        rule
+        for rule in absent
+        if not scope.covered(rule.path) and (scope.absent_too or rule.source != BUILT_IN)
+    ]
     return _outermost([*present, *kept], scope), watched
 
 
@@ -50,7 +54,7 @@ def _built_in(scope: Scope) -> Iterator[PathRule]:
     for folder, entries in hidden_entries(scope.facts).items():
         here = _names(folder, scope)
         for name, reason in entries.items():
-            if here is None or name.partition("/")[0] in here:
+            if here is None or scope.absent_too or name.partition("/")[0] in here:
                 yield from _entry(f"{folder}/{name}", reason, scope)
 
 

@@ -38,13 +38,15 @@ def resolve(
     overlays: Mapping[str, Overlay] | None = None,
     extra_roots: Sequence[str] = (),
     strict: bool = False,
+    absent_too: bool = False,
 ) -> Boundary:
     """The boundary of one launch. Raises PolicyError, with the layer and the key, for what cannot be enforced.
 
     `workspace` is the worker's folder, the current one when None. `mapped` says which folder of the host stands at a
     path the worker sees. `overlays` are folders by what the worker sees there: it may write in all of them, their git
     folders included, since no git of the host ever looks at what it wrote. `extra_roots` are folders of the run itself
-    (results, scratch): they must exist, and stay reachable whatever is hidden.
+    (results, scratch): they must exist, and stay reachable whatever is hidden. `absent_too` lists
+    what of the built-in hidden set does not exist as well: nothing is enforced there, but it can be explained.
     """
     plain = Tree()
     layered = dict(overlays or {})
@@ -55,6 +57,7 @@ def resolve(
     if place.kind != "dir" or place.blocked:
         raise PolicyError(f"the workspace {workspace or facts.cwd} is not a folder that can be used")
     scope = Scope(effective, facts, tree, place.path)
+    scope.absent_too = absent_too
     _own_roots(scope, [path for path in mapping if path == place.path or path not in layered], extra_roots)
     _operator_roots(scope)
     scope.freeze_roots()

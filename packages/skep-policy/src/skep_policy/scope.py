@@ -30,8 +30,10 @@ class Grant(msgspec.Struct, frozen=True):
 
 class Scope:
     """`own` are the roots a run cannot do without (the workspace, its own folders), `operators` those somebody
-    asked for.
+    asked for. `absent_too`: what of the built-in hidden set does not exist is listed as well.
     """
+
+    absent_too = False
 
     def __init__(self, effective: Effective, facts: Facts, tree: Tree, workspace: str) -> None:
         self.effective = effective
