@@ -155,6 +155,17 @@ def test_what_skep_runs_from_is_not_writable_even_inside_a_root() -> None:
         ops_of(boundary(roots=[root(f"{REPO}/.venv")]), facts)
 
 
+def test_the_shims_own_python_is_the_hosts_whatever_a_run_has_in_its_place() -> None:
+    facts = msgspec.structs.replace(
+        FACTS, prefix=f"{REPO}/.py", interpreter=f"{REPO}/.py/bin/python3", code=(f"{REPO}/.venv",)
+    )
+    ops = ops_of(boundary(mapped={REPO: "/copy"}), facts)
+    seen = visible(ops, f"{REPO}/.py/bin/python3")
+    assert (seen.host, seen.writable) == (f"{REPO}/.py/bin/python3", False)
+    of_the_run = visible(ops, f"{REPO}/.venv/x")
+    assert (of_the_run.host, of_the_run.writable) == ("/copy/.venv/x", True)
+
+
 def test_a_hide_beside_a_pinned_folder_is_not_covered_by_the_pin() -> None:
     one = boundary(protects=[protect(f"{REPO}/a/p")], hides=[hide(f"{REPO}/a/h"), hide(f"{REPO}/a/f", "file")])
     ops = ops_of(one)

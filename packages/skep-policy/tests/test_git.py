@@ -607,3 +607,13 @@ def test_what_configuration_runs_and_names() -> None:
     assert said.includes() == ["~/x"] and said.commands() == ["sh s", "less"] and said.named_files() == ["h", "h2"]
     assert said.last("core.hookspath") == "h2" and said.last("core.worktree") is None
     assert not said.is_harmless() and parse("").is_harmless()
+
+
+def test_a_program_put_in_front_of_another_on_path_is_reported(world: World) -> None:
+    world.add({"home/repo/venv/bin": None, "home/repo/.venv": Link("venv"), "usr/git": "x"})
+    boundary = world.resolve(environ={"PATH": f"{world.repo}/.venv/bin:{world.root}/usr"})
+    assert appeared(boundary) == ()
+    world.add({"home/repo/venv/bin/git": "x", "home/repo/venv/bin/mine": "x"})
+    [found] = appeared(boundary)
+    assert found.path == f"{world.repo}/venv/bin/git" and not found.quarantine
+    assert found.reason == f"it stands in front of {world.root}/usr/git on PATH"

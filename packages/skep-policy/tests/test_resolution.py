@@ -6,12 +6,14 @@ import os
 import pwd
 import socket
 import stat
+import sys
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from skep_policy import Access, Boundary, Facts, Layer, PolicyError, merge, parse_policy, resolve
+from skep_policy.facts import own_code
 
 from .world import Link, World
 
@@ -380,6 +382,58 @@ def test_shell_startup_files_are_protected_where_a_root_covers_the_home(world: W
     assert world.access(boundary, "home/notes") == WRITE
     assert "home/.zshrc" in world.watched(boundary)
     assert "home/.zshrc" not in world.watched(world.resolve())
+
+
+def test_folders_on_path_are_protected_where_a_root_covers_them_and_a_projects_own_are_not(world: World) -> None:
+    path = f"{world.home}/tools/bin:{world.repo}/.venv/bin:{world.home}/tools/absent:relative:/usr/bin"
+    world.add({"home/tools/bin/x": "x", "home/repo/.venv/bin/x": "x", "home/.cargo/bin/x": "x"})
+
+    def resolved(write: str, *, grant: str = "", workspace: Path | None = None) -> Boundary:
+        policy = f"[filesystem]\nwrite = ['{write}']\ngrant = [{grant}]"
+        return world.resolve(policy, environ={"PATH": path}, workspace=str(workspace or world.repo))
+
+    boundary = resolved("~/tools")
+    assert world.access(boundary, "home/tools/bin/x") == Access.READ
+    assert world.access(boundary, "home/tools/share") == Access.WRITE
+    assert world.access(boundary, "home/repo/.venv/bin/x") == Access.WRITE
+    assert "home/tools/absent" in world.watched(boundary)
+    assert world.access(resolved("~/tools", grant="'~/tools/bin'"), "home/tools/bin/x") == Access.WRITE
+    home = resolved("~/tools", workspace=world.home)
+    assert {world.access(home, f"home/{name}") for name in ("repo/.venv/bin", ".cargo/bin", "tools/bin")} == {
+        Access.READ
+    }
+
+
+def test_what_skep_runs_from_is_protected_in_the_users_own_tree_and_no_grant_opens_it(world: World) -> None:
+    world.add({"home/repo/.venv/lib/skep_cli/x": "x", "home/repo/src/f": "x"})
+    facts = msgspec.structs.replace(world.facts(), code=(f"{world.repo}/.venv", f"{world.repo}/absent"), python="/usr")
+    boundary = world.resolve("[filesystem]\ngrant = ['.venv']", facts=facts)
+    assert world.access(boundary, "home/repo/.venv/lib/skep_cli/x") == Access.READ
+    assert world.access(boundary, "home/repo/src/f") == Access.WRITE
+    assert [rule.reason for rule in boundary.protects] == ["skep itself runs from here"]
+    copy = world.resolve(facts=facts, mapped={str(world.repo): str(world.repo)})
+    assert world.access(copy, "home/repo/.venv/lib/skep_cli/x") == Access.WRITE  # a run's copy is the worker's
+    for workspace in (f"{world.repo}/.venv", f"{world.repo}/.venv/lib"):
+        with pytest.raises(PolicyError, match=r"skep itself runs from .*; install skep elsewhere"):
+            world.resolve(facts=facts, workspace=workspace)
+    inside = msgspec.structs.replace(world.facts(), python=f"{world.repo}/.venv")
+    assert world.access(world.resolve(facts=inside), "home/repo/.venv/lib/x") == Access.READ
+    below_python = world.resolve(facts=inside, workspace=f"{world.repo}/.venv/lib")  # as /usr/src/app is
+    assert world.access(below_python, "home/repo/.venv/lib/x") == Access.WRITE
+
+
+def test_what_skep_runs_from_is_its_python_its_environment_and_its_packages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = Path(os.path.realpath(tmp_path))
+    for name in ("editable/skep_cli", "editable/other", "vendored/skep_proxy", "vendored/msgspec", "plain/other"):
+        (folder / name).mkdir(parents=True)
+    found = [str(folder / name) for name in ("editable", "vendored", "plain")]
+    monkeypatch.setattr(sys, "path", [*found, f"{sys.prefix}/lib"])
+    environment = {os.path.realpath(sys.prefix)} - {os.path.realpath(sys.base_prefix)}
+    assert set(own_code()) == {*environment, f"{folder}/editable/skep_cli", f"{folder}/vendored"}
+    facts = Facts.gather()
+    assert (facts.code, facts.python) == (own_code(), os.path.realpath(sys.base_prefix))
 
 
 @pytest.mark.parametrize("target", ["real", "home/repo/tools"])

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 from skep_netshim import SHIM, compiled
+from skep_policy.facts import own_code
 
 from .mountinfo import Mount, parse
 from .sockets import census, pipes
@@ -50,8 +51,7 @@ PRIVATE = ("/tmp", "/var/tmp", "/run", "/var/run")
 
 class HostFacts(msgspec.Struct, frozen=True):
     """`interpreter` and `prefix` are where the shim's Python really is, `shim` its source or its bytecode, `code` what
-    else the caller runs from (its virtual environment, skep's packages); `namespaces` maps a name to the host's
-    `/proc/self/ns` link.
+    the caller runs from (`skep_policy.facts.own_code`); `namespaces` maps a name to the host's `/proc/self/ns` link.
 
     `links` are top-level links such as `/bin -> usr/bin`; `run_kept`, `root_files` and `root_folders` the entries of
     RUN_KEPT, ROOT_FILES and ROOT_FOLDERS that exist; `private` the real folders of PRIVATE; `resolv_conf` and `hosts`
@@ -108,7 +108,7 @@ class HostFacts(msgspec.Struct, frozen=True):
             root_files=tuple(path for path in ROOT_FILES if os.path.exists(path)),
             root_folders=tuple(path for path in ROOT_FOLDERS if os.path.isdir(path)),
             mounts=mounts,
-            code=_code(),
+            code=own_code(),
             ssh=_ssh(),
         )
 
@@ -140,15 +140,6 @@ def _shim(interpreter: str) -> str:
     except OSError:
         same = False
     return (compiled() if same else None) or SHIM
-
-
-def _code() -> tuple[str, ...]:
-    """The virtual environment, and the folders of skep's own packages: what the next launch will run on the host."""
-    found = [os.path.realpath(sys.prefix)] if sys.prefix != sys.base_prefix else []
-    for name, module in list(sys.modules.items()):
-        if name.startswith("skep_") and "." not in name and module.__file__:
-            found.append(os.path.dirname(os.path.realpath(module.__file__)))
-    return tuple(sorted(found))
 
 
 def _real_file(path: str) -> str | None:

@@ -22,7 +22,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Literal, NamedTuple
 
-from skep_policy.boundary import Access, Boundary, PathRule
+from skep_policy.boundary import OWN_CODE, Access, Boundary, PathRule
 
 from .errors import BackendUnavailable
 from .facts import HostFacts
@@ -135,7 +135,7 @@ def mounted(boundary: Boundary, facts: HostFacts) -> list[PathRule]:
             if boundary.access_to(path) != Access.HIDDEN:
                 chosen[path] = PathRule(path, Access.HIDDEN, rule.kind, rule.reason, rule.source)
     for path in runtime(boundary, facts):
-        chosen[path] = PathRule(path, Access.READ, "dir", "skep itself runs from here")
+        chosen[path] = PathRule(path, Access.READ, "dir", OWN_CODE)
     for path in pins(chosen, boundary):
         chosen[path] = PathRule(path, Access.WRITE, "dir", "on the way to a protected or hidden path")
     return sorted(chosen.values(), key=lambda rule: (rule.path.count("/"), rule.path))
@@ -165,7 +165,8 @@ def layered(path: str, boundary: Boundary) -> bool:
 
 def runtime(boundary: Boundary, facts: HostFacts) -> Iterator[str]:
     """What skep runs from and is not simply readable: bound back where something lies over it, and never writable,
-    since the next launch would run on the host what this worker has put there.
+    since the next launch would run on the host what this worker has put there. What a run keeps apart from the host's
+    is the worker's, but for the shim's own Python.
     """
     masked = (*facts.private, *(rule.path for rule in boundary.hides if rule.kind != "absent"))
     for path in dict.fromkeys((facts.prefix, facts.interpreter)):
@@ -173,8 +174,10 @@ def runtime(boundary: Boundary, facts: HostFacts) -> Iterator[str]:
         covered = access != Access.WRITE and any(below(path, mask) for mask in masked)
         if covered or (boundary.read == "minimal" and access == Access.HIDDEN):
             yield path
-    for path in (facts.prefix, *facts.code):
-        if boundary.access_to(path) == Access.WRITE:
+    for path in dict.fromkeys((facts.prefix, facts.interpreter, *facts.code)):
+        own = path not in (facts.prefix, facts.interpreter)
+        apart = own and any(below(path, seen) for seen in boundary.mapped)
+        if boundary.access_to(path) == Access.WRITE and not apart:
             yield path
 
 
@@ -197,6 +200,8 @@ def rule_ops(rules: Sequence[PathRule], boundary: Boundary, reachable: set[str])
                 pass
             case Access.WRITE, _:
                 yield Bind(source_of(rule.path, boundary), rule.path, "rw")
+            case Access.READ, _ if rule.reason == OWN_CODE:
+                yield Bind(rule.path, rule.path, "ro")  # the host's, whatever a run has in its place
             case Access.READ, _:
                 yield Bind(source_of(rule.path, boundary), rule.path, "ro")
             case Access.HIDDEN, "dir":

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time  # noqa: TID251 (when this was loaded, and nothing else)
 
-from .boundary import Access, Boundary, Watched
+from .boundary import Access, Boundary, Watched, below
 from .builtin import project_entries
 from .errors import PolicyError
 from .git import OPENED
@@ -67,7 +67,34 @@ def appeared(boundary: Boundary) -> tuple[Watched, ...]:
             found.append(Watched(f"{path}/HEAD", reason, True))  # it is none without
     for git_dir in git:
         found += _modules(git_dir, boundary, tree)
+    found += _in_front(boundary, tree)
     return tuple(sorted(found))
+
+
+def _in_front(boundary: Boundary, tree: Tree) -> list[Watched]:
+    """What has been put into a folder of the workspace that is on PATH, in front of a program that stands further back:
+    whoever types its name would run what the worker left.
+    """
+    folders = boundary.env.get("PATH", "").split(":")
+    found: list[Watched] = []
+    for position, written in enumerate(folders):
+        folder = _real(written, tree)
+        if not below(folder, boundary.workspace) or boundary.access_to(folder) != Access.WRITE:
+            continue
+        for name in tree.names(folder):
+            if tree.changed(f"{folder}/{name}") >= _LOADED:
+                behind = [f"{other}/{name}" for other in folders[position + 1 :] if _exists(f"{other}/{name}", tree)]
+                if behind:
+                    found.append(Watched(f"{folder}/{name}", f"it stands in front of {behind[0]} on PATH"))
+    return found
+
+
+def _real(folder: str, tree: Tree) -> str:
+    """A folder with links resolved; itself when there is no telling."""
+    try:
+        return tree.place(folder).path
+    except PolicyError:
+        return folder
 
 
 def _may_commit(boundary: Boundary) -> list[str]:

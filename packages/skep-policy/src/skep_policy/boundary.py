@@ -20,6 +20,10 @@ class Access(enum.IntEnum):
     WRITE = 2
 
 
+OWN_CODE = "skep itself runs from here"
+"""The reason of a protect of the host's own files, whatever a run has in their place; no grant opens it."""
+
+
 class PathRule(msgspec.Struct, frozen=True, order=True):
     """What the worker may do at `path` and below.
 

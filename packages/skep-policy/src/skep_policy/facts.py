@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import msgspec
 
+from .boundary import below
 from .errors import PolicyError
 
 
 class Facts(msgspec.Struct, frozen=True):
     """Who runs skep, from where, with which environment. `home` and `cwd` are absolute, their links not resolved.
     `other_homes` are the caller's too: what the user database says where `HOME` says something else, and that of the
-    user who became root by sudo. Credentials are in them all the same.
+    user who became root by sudo. Credentials are in them all the same. `code` is what skep runs from
+    (`own_code`), `python` where its Python is installed.
     """
 
     home: str
@@ -22,6 +25,8 @@ class Facts(msgspec.Struct, frozen=True):
     cwd: str
     environ: dict[str, str]
     other_homes: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+    python: str = ""
 
     @classmethod
     def gather(cls) -> Facts:
@@ -40,7 +45,10 @@ class Facts(msgspec.Struct, frozen=True):
         user = environ.get("USER") or environ.get("LOGNAME") or known_user or str(uid)
         others = [known_home, _passwd(environ.get("SUDO_UID", ""))[0] if uid == 0 else ""]
         others = [other for other in dict.fromkeys(others) if other.startswith("/") and other.strip("/")]
-        return cls(home, user, uid, os.getgid(), cwd, environ, tuple(other for other in others if other != home))
+        others = [other for other in others if other != home]
+        return cls(
+            home, user, uid, os.getgid(), cwd, environ, tuple(others), own_code(), os.path.realpath(sys.base_prefix)
+        )
 
     def xdg(self, name: str) -> str:
         """The base folder of `XDG_{name}_HOME`; a value that is not absolute does not count, as the standard says."""
@@ -56,6 +64,24 @@ class Facts(msgspec.Struct, frozen=True):
     def config_file(self) -> str:
         """The user's own policy file."""
         return self.xdg("CONFIG") + "/skep/config.toml"
+
+
+_OWN = ("skep_bwrap", "skep_cli", "skep_netshim", "skep_policy", "skep_proxy", "skep_seatbelt")
+
+
+def own_code() -> tuple[str, ...]:
+    """What the next launch will run on the host beside the Python itself: its virtual environment, skep's packages
+    where they are, and what they need when it is there too. Real paths, sorted.
+    """
+    python, environment = os.path.realpath(sys.base_prefix), os.path.realpath(sys.prefix)
+    found = {environment} - {python}
+    for entry in sys.path:
+        folder = os.path.realpath(entry)
+        if below(folder, environment) and environment != python:
+            continue
+        own = [f"{folder}/{name}" for name in _OWN if os.path.isdir(f"{folder}/{name}")]
+        found.update([folder] if own and os.path.isdir(f"{folder}/msgspec") else own)
+    return tuple(sorted(found))
 
 
 _XDG_DEFAULTS = {"CONFIG": "/.config", "DATA": "/.local/share", "STATE": "/.local/state", "CACHE": "/.cache"}

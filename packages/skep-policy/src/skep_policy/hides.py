@@ -42,11 +42,7 @@ def hides(scope: Scope) -> tuple[list[PathRule], list[Watched]]:
         _refuse_conflicts(rule, scope)
     absent = [rule for rule in found if rule.kind == "absent"]
     watched = [Watched(rule.path, rule.reason, True) for rule in absent if scope.covered(rule.path)]
-    kept = [
-        rule
-        for rule in absent
-        if not scope.covered(rule.path) and (scope.absent_too or rule.source != BUILT_IN)
-    ]
+    kept = [rule for rule in absent if not scope.covered(rule.path) and (scope.absent_too or rule.source != BUILT_IN)]
     return _outermost([*present, *kept], scope), watched
 
 

@@ -3,6 +3,8 @@
 - what the policy protects, wherever it leads, if a root covers that;
 - the built-in set of what the host runs by itself, at the top of every root, at any depth of the workspace, and in
   the home folder where a root covers it, less what a grant names exactly;
+- folders on the caller's PATH, but those of the project itself, less what a grant names exactly;
+- what skep itself runs from;
 - git's own files (`git`).
 
 A link is protected at what it leads to; the link itself stands in a writable folder and can be replaced, so it is
@@ -11,7 +13,7 @@ listed with its text for the look afterwards.
 
 from __future__ import annotations
 
-from .boundary import Access, PathRule, Watched, below, by_path, deepest
+from .boundary import OWN_CODE, Access, PathRule, Watched, below, by_path, deepest
 from .builtin import home_entries, project_entries
 from .errors import PolicyError
 from .git import Guarding
@@ -22,6 +24,7 @@ from .scope import Scope
 
 RUN_FOLDER = "the run's own folder"
 """The reason of a root nobody works in: results and scratch are looked at by no editor."""
+ON_PATH = "programs of the host are looked for there"
 
 
 class Protects:
@@ -46,6 +49,8 @@ class Protects:
     def collect(self) -> None:
         """Fill rules, watched and links. Raises PolicyError."""
         self._policy()
+        self._code()
+        self._search_path()
         tops = [root.path for root in (*self.scope.own, *self.scope.operators) if self._is_project(root)]
         entries = project_entries()
         for top in dict.fromkeys(tops):
@@ -79,6 +84,30 @@ class Protects:
                     self._watch(place.path, reason)
                 elif self.scope.covered(place.path):
                     self.rules.append(PathRule(place.path, Access.READ, place.kind, reason, entry.source))
+
+    def _code(self) -> None:
+        """In the user's own tree the next launch would run on the host what this worker has put there."""
+        facts = self.scope.facts
+        for path in filter(None, (facts.python, *facts.code)):
+            place = self.scope.tree.place(path)
+            if place.kind == "absent" or not self._is_hosts(place.path):
+                continue
+            inside = path != facts.python and any(below(root.path, place.path) for root in self.scope.roots())
+            if inside or self.scope.covered(place.path):
+                self.rules.append(PathRule(place.path, Access.READ, place.kind, OWN_CODE))
+
+    def _search_path(self) -> None:
+        """A project's own folders on PATH (`.venv/bin`, `node_modules/.bin`) are the worker's to fill."""
+        project = not any(below(home, self.scope.workspace) for home in self.scope.homes)
+        for folder in self.scope.facts.environ.get("PATH", "").split(":"):
+            path = self.scope.tree.place(folder).path if folder.startswith("/") else ""
+            own = project and below(path, self.scope.workspace)
+            if self.scope.covered(path) and self._is_hosts(path) and not own:
+                self._built_in(folder, ON_PATH)
+
+    def _is_hosts(self, path: str) -> bool:
+        """Is it the host's own that is written, and no copy or layer of a run?"""
+        return not any(below(path, seen) for seen in self.scope.apart)
 
     def _built_in(self, path: str, reason: str) -> None:
         place = self.scope.tree.place(path)
@@ -147,13 +176,19 @@ class Protects:
         for root in self.scope.own:
             rule = deepest(rules, root.path)
             if rule is not None:
+                if rule.reason == OWN_CODE:
+                    raise PolicyError(
+                        f"{root.path}, {root.reason}, cannot be writable, since skep itself runs from {rule.path}; "
+                        "install skep elsewhere (`uv tool install skep-cli`)"
+                    )
                 problem = f"protecting {rule.path} ({rule.reason}) would make {root.path}, {root.reason}, read-only"
                 source = None if rule.source == BUILT_IN else rule.source
                 raise PolicyError(f"{problem}; protect less", source=source, key="filesystem.protect")
         for root in self.scope.operators:
             rule = deepest(rules, root.path)
             if rule is not None:
-                fix = f"; --grant {rule.path} opens it" if rule.source == BUILT_IN else ""
+                opens = rule.source == BUILT_IN and rule.reason != OWN_CODE
+                fix = f"; --grant {rule.path} opens it" if opens else ""
                 self.scope.notes.append(
                     f"{root.source}: {root.path} stays read-only: {rule.path} is protected ({rule.reason}){fix}"
                 )

@@ -58,6 +58,7 @@ def resolve(
         raise PolicyError(f"the workspace {workspace or facts.cwd} is not a folder that can be used")
     scope = Scope(effective, facts, tree, place.path)
     scope.absent_too = absent_too
+    scope.apart = tuple(mapping)
     _own_roots(scope, [path for path in mapping if path == place.path or path not in layered], extra_roots)
     _operator_roots(scope)
     scope.freeze_roots()

@@ -30,10 +30,12 @@ class Grant(msgspec.Struct, frozen=True):
 
 class Scope:
     """`own` are the roots a run cannot do without (the workspace, its own folders), `operators` those somebody
-    asked for. `absent_too`: what of the built-in hidden set does not exist is listed as well.
+    asked for. `absent_too`: what of the built-in hidden set does not exist is listed as well. `apart` are
+    the paths where a run's own folders stand, or a layer of it.
     """
 
     absent_too = False
+    apart: tuple[str, ...] = ()
 
     def __init__(self, effective: Effective, facts: Facts, tree: Tree, workspace: str) -> None:
         self.effective = effective

@@ -1,0 +1,98 @@
+"""What the host will run by itself after the worker: skep's own code, and the folders programs are looked for in."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from .worker import Worker, attempt_code
+
+pytestmark = [pytest.mark.sandbox, pytest.mark.guarantee("write-protected")]
+
+PACKAGES = ("skep_bwrap", "skep_cli", "skep_netshim", "skep_policy", "skep_proxy", "skep_seatbelt")
+
+
+def folder_of(package: str) -> Path:
+    found = importlib.util.find_spec(package)
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parent
+
+
+def attempt(worker: Worker, python: Path, environ: Mapping[str, str], body: str, *flags: str) -> str:
+    """The outcome of `body` inside, by a skep that this Python finds in this environment."""
+    command = [str(python), "-m", "skep_cli", "exec", *flags, "--", "python3", "-c", attempt_code(body)]
+    done = subprocess.run(
+        command, cwd=worker.workspace, env=worker.environ(environ), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def planted(worker: Worker, file: Path) -> str:
+    return f"open({str(file)!r}, 'w').close()"
+
+
+def test_a_virtual_environment_in_the_workspace_that_holds_skep_is_read_only(worker: Worker) -> None:
+    environment = worker.workspace / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+    [packages] = environment.glob("lib/python*/site-packages")
+    there = dict.fromkeys(str(folder_of(package).parent) for package in (*PACKAGES, "msgspec"))
+    (packages / "skep.pth").write_text("".join(f"{folder}\n" for folder in there))
+    python = environment / "bin/python"
+    for file in (packages / "evil.pth", packages / "skep.pth", environment / "pyvenv.cfg", environment / "bin/new"):
+        assert attempt(worker, python, {}, planted(worker, file)) == "EROFS"
+    assert attempt(worker, python, {}, "os.rename('.venv', 'other')") == "EBUSY"
+    assert attempt(worker, python, {}, "os.mkdir('.venv2')") == "ok"
+    assert worker.attempt(planted(worker, packages / "evil.pth")) == "ok"  # by a skep that is elsewhere
+
+
+def test_an_editable_installation_in_the_workspace_is_read_only(worker: Worker) -> None:
+    for package in PACKAGES:
+        shutil.copytree(folder_of(package), worker.workspace / "src" / package)
+    environ = {"PYTHONPATH": str(worker.workspace / "src")}
+    python = Path(sys.executable)
+    for package in PACKAGES:  # those that this launch has not imported too
+        file = worker.workspace / "src" / package / "__init__.py"
+        assert attempt(worker, python, environ, planted(worker, file)) == "EROFS"
+        assert file.stat().st_size == (folder_of(package) / "__init__.py").stat().st_size
+    assert attempt(worker, python, environ, "os.rename('src', 'other')") == "EBUSY"
+    assert attempt(worker, python, environ, "open('src/own.py', 'w').close()") == "ok"
+    assert worker.attempt("open('src/skep_proxy/__init__.py', 'w').close()") == "ok"
+
+
+@pytest.mark.parametrize("folder", [".local/bin", ".cargo/bin", "tools/bin"])
+def test_a_folder_on_path_is_read_only_though_what_is_above_it_was_opened(worker: Worker, folder: str) -> None:
+    programs = worker.home / folder
+    programs.mkdir(parents=True)
+    environ = {"PATH": f"{programs}:{worker.environ()['PATH']}"}
+    above = str(worker.home / folder.partition("/")[0])
+    body = planted(worker, programs / "git")
+    python = Path(sys.executable)
+    assert attempt(worker, python, environ, body, "--write", above) == "EROFS"
+    assert os.listdir(programs) == []
+    assert attempt(worker, python, environ, body, "--write", above, "--grant", str(programs)) == "ok"
+
+
+def test_what_python_of_the_host_runs_at_every_start_is_read_only(worker: Worker) -> None:
+    packages = worker.home / ".local/lib/python3/site-packages"
+    packages.mkdir(parents=True)
+    body = planted(worker, packages / "evil.pth")
+    assert worker.attempt(body, "--write", str(worker.home / ".local")) == "EROFS"
+    grant = ("--grant", str(worker.home / ".local/lib"))
+    assert worker.attempt(body, "--write", str(worker.home / ".local"), *grant) == "ok"
+
+
+def test_a_program_put_in_front_of_one_of_the_hosts_is_told_of(worker: Worker) -> None:
+    programs = worker.workspace / ".venv/bin"
+    programs.mkdir(parents=True)
+    environ = {"PATH": f"{programs}:{worker.environ()['PATH']}"}
+    done = worker.run("touch", str(programs / "git"), str(programs / "mine"), environ=environ)
+    assert done.returncode == 0 and f"{programs}/git: appeared: it stands in front of" in done.stderr
+    assert f"{programs}/mine" not in done.stderr
