@@ -67,6 +67,16 @@ def test_an_editable_installation_in_the_workspace_is_read_only(worker: Worker) 
     assert worker.attempt("open('src/skep_proxy/__init__.py', 'w').close()") == "ok"
 
 
+def test_bytecode_that_is_kept_in_the_workspace_is_read_only(worker: Worker) -> None:
+    """The next launch would run it on the host, and the shim's with every privilege a sandbox has."""
+    environ = {"PYTHONPYCACHEPREFIX": str(worker.workspace / "bytecode")}
+    python = Path(sys.executable)
+    assert attempt(worker, python, environ, "os.mkdir('fine')") == "ok"  # and there is bytecode now
+    body = "import glob; open(glob.glob('bytecode/**/*.pyc', recursive=True)[0], 'a').close()"
+    assert attempt(worker, python, environ, body) == "EROFS"
+    assert worker.attempt(body) == "ok"
+
+
 @pytest.mark.parametrize("folder", [".local/bin", ".cargo/bin", "tools/bin"])
 def test_a_folder_on_path_is_read_only_though_what_is_above_it_was_opened(worker: Worker, folder: str) -> None:
     programs = worker.home / folder

@@ -432,6 +432,8 @@ def test_what_skep_runs_from_is_its_python_its_environment_and_its_packages(
     monkeypatch.setattr(sys, "path", [*found, f"{sys.prefix}/lib"])
     environment = {os.path.realpath(sys.prefix)} - {os.path.realpath(sys.base_prefix)}
     assert set(own_code()) == {*environment, f"{folder}/editable/skep_cli", f"{folder}/vendored"}
+    monkeypatch.setattr(sys, "pycache_prefix", f"{folder}/bytecode")
+    assert f"{folder}/bytecode" in own_code()
     facts = Facts.gather()
     assert (facts.code, facts.python) == (own_code(), os.path.realpath(sys.base_prefix))
 

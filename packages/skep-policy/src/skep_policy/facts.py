@@ -71,10 +71,12 @@ _OWN = ("skep_bwrap", "skep_cli", "skep_netshim", "skep_policy", "skep_proxy", "
 
 def own_code() -> tuple[str, ...]:
     """What the next launch will run on the host beside the Python itself: its virtual environment, skep's packages
-    where they are, and what they need when it is there too. Real paths, sorted.
+    where they are, what they need when it is there too, and all bytecode that is kept apart. Real paths, sorted.
     """
     python, environment = os.path.realpath(sys.base_prefix), os.path.realpath(sys.prefix)
     found = {environment} - {python}
+    if sys.pycache_prefix:
+        found.add(os.path.realpath(sys.pycache_prefix))
     for entry in sys.path:
         folder = os.path.realpath(entry)
         if below(folder, environment) and environment != python:
