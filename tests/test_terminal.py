@@ -208,6 +208,31 @@ def test_ctrl_z_stops_and_fg_continues(bash: Terminal) -> None:
     bash.expect("code 130\n")
 
 
+EDITOR = """
+import os, signal, time
+def stop(number, frame):
+    time.sleep(0.3)
+    print("put back", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+signal.signal(signal.SIGTSTP, stop)
+print("up", flush=True)
+while True:
+    signal.pause()
+"""
+
+
+def test_the_shell_gets_the_terminal_when_the_last_of_the_group_has_stopped(bash: Terminal, folder: Path) -> None:
+    """An editor puts the terminal's modes back before it stops, and its parents stopped long before it."""
+    (folder / "work/editor.py").write_text(EDITOR)
+    bash.type('"$SKEP" exec -- python3 editor.py\n')
+    bash.expect("up\n")
+    bash.type("\x1a")
+    bash.expect("put back\n(?s:.*)Stopped")
+    bash.expect("sh% ")
+    bash.type("kill %1; wait %1; echo code $?\n")
+    bash.expect("code 143\n")
+
+
 def test_bg_lets_it_go_on_and_the_shell_keeps_the_terminal(bash: Terminal) -> None:
     bash.type('"$SKEP" exec -- sh -c \'echo u""p; sleep 1; sleep 1; echo do""ne > done; sleep 60\'\n')
     bash.expect("up\n")

@@ -135,14 +135,16 @@ def end_everything() -> None:
 
 def worker_of(bwrap: int) -> int | None:
     """Pid, as seen here, of the worker: the first child of the sandbox's pid 1, which is the child of bwrap."""
-    pid = bwrap
-    for _ in range(2):
-        try:
-            with open(f"/proc/{pid}/task/{pid}/children") as listing:
-                pid = int(listing.read().split()[0])
-        except (OSError, IndexError):
-            return None
-    return pid
+    first = first_child(bwrap)
+    return None if first is None else first_child(first)
+
+
+def first_child(pid: int) -> int | None:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as listing:
+            return int(listing.read().split()[0])
+    except (OSError, IndexError):
+        return None
 
 
 LIMIT_EVENTS = (
@@ -173,6 +175,37 @@ def exists(group: int) -> bool:
     except OSError:
         pass
     return True
+
+
+STOP_PATIENCE = 1.0
+"""Seconds for a stopped worker's whole group to stop: an editor first puts the terminal's modes back, and a reader that
+has not yet run again would take what is typed next. Who ignores the stop is not waited for any longer.
+"""
+STOPPED = frozenset("TtZX")
+"""States of proc_pid_stat(5) in which a process does not run."""
+
+
+def await_stop(bwrap: int) -> None:
+    """Every process of bwrap's group has stopped, or has had its time."""
+    end = time.monotonic() + STOP_PATIENCE
+    while runs(bwrap, but=first_child(bwrap)) and time.monotonic() < end:
+        time.sleep(0.002)
+
+
+def runs(group: int, *, but: int | None) -> bool:
+    """Whether a process of the group is anything but stopped or dead; `but` is the sandbox's pid 1, which no terminal
+    stops (pid_namespaces(7)).
+    """
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and int(entry) != but:
+            try:
+                with open(f"/proc/{entry}/stat") as stat:
+                    state, _, its_group = stat.read().rpartition(")")[2].split()[:3]
+            except OSError:
+                continue
+            if int(its_group) == group and state not in STOPPED:
+                return True
+    return False
 
 
 class Guardian:
@@ -293,6 +326,7 @@ class Guardian:
                 return False
             if pid == self.bwrap:
                 if os.WIFSTOPPED(status):
+                    await_stop(self.bwrap)
                     self.say(f"stopped {os.WSTOPSIG(status)}")
                 else:
                     self.status = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
