@@ -146,7 +146,15 @@ def test_a_temporary_folder_that_is_the_hosts(either: Box, tmp_path: Path) -> No
 def test_devices_of_the_host(either: Box) -> None:
     launch = without(either.launch(), "--perms", "1777", "--tmpfs", "/dev/shm")
     launch = without(launch, "--dev", "/dev", instead=("--dev-bind", "/dev", "/dev"))
-    refused(launch, "/dev/.* of the host is there|/dev/null was not put there|denied: '/dev/null'")
+    refused(launch, "/dev.* of the host is there|/dev/null was not put there|denied: '/dev/null'")
+
+
+@pytest.mark.parametrize("folder", ["/dev/pts", "/dev/shm"])
+def test_terminals_and_shared_memory_of_the_host(either: Box, folder: str) -> None:
+    launch = without(
+        either.launch(), "--remount-ro", "/dev", instead=("--dev-bind", folder, folder, "--remount-ro", "/dev")
+    )
+    refused(launch, f"{folder} of the host is there|{folder} .*can be written")
 
 
 def test_a_dev_that_is_writable(either: Box) -> None:

@@ -121,6 +121,8 @@ def shim_records(
     yield "cwd", boundary.cwd
     for path in boundary.devices:
         yield "let-in", path
+    for number in facts.devices:
+        yield "host-dev", str(number)
     for name, link in sorted(facts.namespaces.items()):
         if not (name == "net" and network.mode == "open"):
             yield "host-ns", f"{name} {link}"

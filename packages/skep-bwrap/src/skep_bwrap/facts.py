@@ -47,6 +47,7 @@ SSH_INCLUDED = ("/etc/crypto-policies/back-ends/openssh.config",)
 SSH_MOST = 32  # files
 SSH_LARGEST = 1 << 16  # bytes of one
 PRIVATE = ("/tmp", "/var/tmp", "/run", "/var/run")
+DEVICE_FOLDERS = ("/dev", "/dev/pts", "/dev/shm")
 
 
 class HostFacts(msgspec.Struct, frozen=True):
@@ -56,7 +57,8 @@ class HostFacts(msgspec.Struct, frozen=True):
     `links` are top-level links such as `/bin -> usr/bin`; `run_kept`, `root_files` and `root_folders` the entries of
     RUN_KEPT, ROOT_FILES and ROOT_FOLDERS that exist; `private` the real folders of PRIVATE; `resolv_conf` and `hosts`
     are those files with links resolved, None when absent. `ssh` has the content of ssh's included system files, by path
-    with links resolved. `pipes` are named pipes that somebody has open. `machine` is `uname -m`.
+    with links resolved. `pipes` are named pipes that somebody has open. `devices` are the device numbers (st_dev) of
+    DEVICE_FOLDERS. `machine` is `uname -m`.
     """
 
     interpreter: str
@@ -77,6 +79,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     code: tuple[str, ...] = ()
     ssh: dict[str, bytes] = {}
     pipes: tuple[str, ...] = ()
+    devices: tuple[int, ...] = ()
 
     @classmethod
     def gather(cls) -> HostFacts:
@@ -110,6 +113,7 @@ class HostFacts(msgspec.Struct, frozen=True):
             mounts=mounts,
             code=own_code(),
             ssh=_ssh(),
+            devices=tuple(os.stat(path).st_dev for path in DEVICE_FOLDERS if os.path.isdir(path)),
         )
 
 

@@ -459,7 +459,11 @@ USUAL_DEVICES = frozenset(b"console core fd full null ptmx pts random shm stderr
 
 
 def attest_devices(config: Config) -> str:
-    """Nothing stands below /dev but the minimum and what was let in."""
+    """/dev, its terminals and its shared memory are the sandbox's own, and hold the minimum and what was let in."""
+    numbers = config.many("host-dev")
+    for folder in ("/dev", "/dev/pts", "/dev/shm"):
+        if str(os.stat(folder).st_dev).encode() in numbers:
+            raise Refused("%s of the host is there" % folder)
     let_in = [path.split(b"/")[2] for path in config.many("let-in") if path.startswith(b"/dev/")]
     for name in os.listdir(b"/dev"):
         if name not in USUAL_DEVICES and name not in let_in:
