@@ -31,8 +31,15 @@ def test_no_secret_stands_in_argv_or_evidence():
 
 
 def test_without_a_network_nothing_names_a_proxy():
-    told = decode(launch(boundary()).config)
+    told = decode(launch(boundary(), proxy=None).config)
     assert told["port"] is None and not [name for name in told["env"] if "proxy" in name.lower()]
+    open_network = decode(launch(boundary(allow=["*"])).config)
+    assert open_network["port"] is None and "https_proxy" not in open_network["env"]
+
+
+def test_a_proxy_is_named_for_an_empty_allowlist_too_so_that_it_denies_by_name():
+    told = decode(launch(boundary()).config)
+    assert told["port"] == PROXY.port and PROXY.token in told["env"]["https_proxy"]
 
 
 def test_caches_of_apples_tools_go_to_scratch():

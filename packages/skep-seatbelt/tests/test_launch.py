@@ -28,9 +28,9 @@ from skep_seatbelt import (
     new_tag,
     spawn,
 )
+from skep_seatbelt.testing import install
 
 from .boundaries import boundary, hide, root
-from .standin import install
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has the real one: test_mac.py")
 

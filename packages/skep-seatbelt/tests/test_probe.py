@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 from skep_seatbelt import in_sandbox, probe
-
-from .standin import install
+from skep_seatbelt.testing import install
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="a Mac is a Mac: test_mac.py")

@@ -9,15 +9,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn
 
+    from .host import Host
+
 NEVER_RAN = 125
 INTERRUPTED = 130
 
 
-def main() -> None:
-    """Console entry point. Exits with the status that DESIGN fixes for each command."""
+def main(host: Host | None = None) -> None:
+    """Console entry point. Exits with the status that DESIGN fixes for each command. `host` is this machine, unless a
+    test says otherwise.
+    """
     open_what_is_closed()
     try:
-        dispatch(sys.argv[1:])
+        dispatch(sys.argv[1:], host)
     except KeyboardInterrupt:  # before there was anything to forward it to
         os._exit(INTERRUPTED)
     except BrokenPipeError:  # who reads has enough; click says 1
@@ -26,7 +30,7 @@ def main() -> None:
         give_up(f"{error.filename or 'standard output'}: {error.strerror or error}")
 
 
-def dispatch(words: list[str]) -> None:
+def dispatch(words: list[str], host: Host | None = None) -> None:
     if words[:1] == ["exec"]:
         from .flags import POLICY_FLAGS, REPORT_FLAG, parse_simple
 
@@ -34,11 +38,11 @@ def dispatch(words: list[str]) -> None:
         if simple is not None:
             from .exec import execute
 
-            leave(execute(*simple))
+            leave(execute(*simple, host))
     from .cli import cli
 
     try:
-        cli(prog_name="skep")
+        cli(prog_name="skep", obj=host)
     finally:
         sys.stdout.flush()
 

@@ -17,12 +17,14 @@ from skep_policy.layers import Effective
 from . import local, policies
 from .audit import dump
 from .errors import CannotRun, NoOverlay
+from .host import NO_BACKEND_FIX, Host
 from .order import Hooks, Order, Outcome, Place
 from .state import RunFolder
 
 if TYPE_CHECKING:
     from skep_bwrap.spawn import Sandbox
     from skep_policy.launch import Launch
+    from skep_seatbelt import Sandbox as Held
 
 VERIFY_WALL = 1800.0
 """Seconds a verification may take when the policy sets no wall limit: nobody waits for one that hangs."""
@@ -37,11 +39,15 @@ def null() -> int:
 class PolicyBounds:
     """Boundaries made of one effective policy. `worker` and `verifier` block, on the main thread."""
 
-    def __init__(self, order: Order, effective: Effective, facts: Facts, *, strict: bool) -> None:
+    def __init__(self, order: Order, effective: Effective, facts: Facts, *, strict: bool, host: Host) -> None:
+        """Raises CannotRun when this machine cannot hold such a boundary, before anything is made."""
         self._order = order
         self._effective = effective
         self._facts = facts
         self._strict = strict
+        self._host = host
+        if order.mode == "sandbox":
+            self._refuse()
         # a policy that cannot be resolved is told before anything is made
         self.notes: tuple[str, ...] = self.boundary(Place(order.root), ()).notes
         """What a person should know of the boundary, a line each."""
@@ -63,12 +69,24 @@ class PolicyBounds:
             raise CannotRun(str(error)) from None
         return msgspec.structs.replace(made, cwd=order.folder)
 
+    def _refuse(self) -> None:
+        if self._host.backend is None:
+            raise CannotRun(f"{self._host.missing}; {NO_BACKEND_FIX}")
+        if self._host.backend == "seatbelt":
+            from skep_seatbelt import blocker
+
+            uid = self._facts.uid if self._host.uid is None else self._host.uid
+            if found := blocker(sandbox_exec=self._host.sandbox_exec, uid=uid):
+                raise CannotRun(f"{found.detail}; {found.fix}")
+
     def policy(self) -> bytes:
         return dump(self._effective)
 
     def overlay_bwrap(self, folder: str) -> str:
         if self._order.mode == "workspace":
             raise NoOverlay("--execution-mode workspace has no mounts of its own")
+        if self._host.backend != "bwrap":
+            raise NoOverlay(f"nothing can be laid over a tree on {self._host.platform}")
         from skep_bwrap.mountinfo import parse
         from skep_bwrap.probe import overlay_bwrap
 
@@ -134,7 +152,7 @@ class PolicyBounds:
         def compiled(what: Launch) -> None:
             hooks.evidence(what.evidence)
 
-        def spawned(sandbox: Sandbox) -> None:
+        def spawned(sandbox: Sandbox | Held) -> None:
             hooks.spawned(sandbox.kill)
 
         try:
@@ -152,6 +170,7 @@ class PolicyBounds:
                 started=hooks.started,
                 asked=hooks.asked,
                 always_proxy=True,
+                host=self._host,
             )
-        except BackendUnavailable as error:
+        except (BackendUnavailable, PolicyError) as error:
             raise CannotRun(f"the worker did not start: {error}") from None

@@ -8,9 +8,12 @@ from typing import Any, Literal
 
 import click
 import msgspec
+from skep_policy.boundary import Boundary
 from skep_policy.errors import PolicyError
 
 from .errors import CannotRun
+from .host import HERE, NO_BACKEND_FIX, Host
+from .options import here
 from .render import one_line
 from .state import gather
 
@@ -42,9 +45,9 @@ def command(as_json: bool, sockets: bool, **_: Any) -> None:
     Exits 0 when the sandbox is usable, 1 when it is not. Each failure comes with the command that fixes it.
     """
     if sockets:
-        show_sockets(as_json)
+        show_sockets(as_json, here())
         return
-    diagnosis = diagnose()
+    diagnosis = diagnose(here())
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(diagnosis), indent=2).decode())
     else:
@@ -57,13 +60,8 @@ def command(as_json: bool, sockets: bool, **_: Any) -> None:
     sys.exit(0 if diagnosis.usable else 1)
 
 
-def show_sockets(as_json: bool) -> None:
+def show_sockets(as_json: bool, machine: Host) -> None:
     """Every socket of the host a program here could speak to, and what a worker in this folder would find there."""
-    from skep_bwrap.errors import BackendUnavailable
-    from skep_bwrap.facts import HostFacts
-    from skep_bwrap.mounts import filesystem_ops
-    from skep_bwrap.ops import origin
-
     from . import policies
     from .flags import Flags
 
@@ -71,9 +69,44 @@ def show_sockets(as_json: bool) -> None:
         facts = gather()
         policy = policies.effective(Flags(), facts=facts, project=facts.cwd)
         boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd)
+        rows = _denied_sockets(boundary) if machine.backend == "seatbelt" else _masked_sockets(boundary)
+    except PolicyError as error:
+        raise CannotRun(str(error)) from None
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
+        return
+    for row in rows:
+        click.echo(one_line(f"{row['status']}  {row['path']}" + (f"  ({row['by']})" if row["by"] else ""), None))
+    abstract = "; abstract ones are out of reach in the worker's network namespace"
+    click.echo(f"{len(rows)} sockets of the host{abstract if machine.backend == 'bwrap' else ''}.")
+
+
+def _denied_sockets(boundary: Boundary) -> list[dict[str, str]]:
+    from skep_seatbelt import BackendUnavailable, listening
+
+    try:
+        paths = listening()
+    except BackendUnavailable as error:
+        raise CannotRun(str(error)) from None
+    rows: list[dict[str, str]] = []
+    for path in paths:
+        if path in boundary.sockets:
+            rows.append({"path": path, "status": "let in", "by": "filesystem.sockets"})
+        else:
+            rows.append({"path": path, "status": "denied", "by": "the profile lets no other be connected to"})
+    return rows
+
+
+def _masked_sockets(boundary: Boundary) -> list[dict[str, str]]:
+    from skep_bwrap.errors import BackendUnavailable
+    from skep_bwrap.facts import HostFacts
+    from skep_bwrap.mounts import filesystem_ops
+    from skep_bwrap.ops import origin
+
+    try:
         host = HostFacts.gather()
         ops = filesystem_ops(boundary, host, own_names=False)
-    except (PolicyError, BackendUnavailable) as error:
+    except BackendUnavailable as error:
         raise CannotRun(str(error)) from None
     rows: list[dict[str, str]] = []
     for path in host.sockets:
@@ -84,30 +117,28 @@ def show_sockets(as_json: bool) -> None:
         else:
             by = "covered by /dev/null" if found == "/dev/null" else "its folder is the worker's own, or hidden"
             rows.append({"path": path, "status": "masked", "by": by})
-    if as_json:
-        click.echo(msgspec.json.format(msgspec.json.encode(rows), indent=2).decode())
-        return
-    for row in rows:
-        click.echo(one_line(f"{row['status']}  {row['path']}" + (f"  ({row['by']})" if row["by"] else ""), None))
-    click.echo(f"{len(rows)} sockets of the host; abstract ones are out of reach in the worker's network namespace.")
+    return rows
 
 
-def diagnose() -> Diagnosis:
+def diagnose(host: Host = HERE) -> Diagnosis:
     """What is true of this machine now."""
     checks = [_state(), _git()]
-    if sys.platform == "darwin":
+    if host.backend is None:
+        missing = Check("platform", "fail", host.missing, NO_BACKEND_FIX)
+        return Diagnosis(False, "none", [missing, *checks])
+    if host.backend == "seatbelt":
         from skep_seatbelt import probe as seatbelt_probe
 
-        backend, found = "seatbelt", seatbelt_probe()
+        found = seatbelt_probe(sandbox_exec=host.sandbox_exec, platform=host.platform, uid=host.uid)
     else:
         from tempfile import TemporaryDirectory
 
         from skep_bwrap.probe import probe
 
         with TemporaryDirectory(prefix="skep-doctor-") as workspace:
-            backend, found = "bwrap", probe(os.path.realpath(workspace), environ=gather().environ)
+            found = probe(os.path.realpath(workspace), environ=gather().environ)
     checks = [Check(c.id, c.status, c.detail, c.fix) for c in found.checks] + checks
-    return Diagnosis(found.usable, backend, checks)
+    return Diagnosis(found.usable, host.backend, checks)
 
 
 def _state() -> Check:

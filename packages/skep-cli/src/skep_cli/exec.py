@@ -18,6 +18,7 @@ from skep_policy.report import Egress, Report
 
 from . import policies
 from .flags import Flags
+from .host import HERE, Host
 from .reportfile import ReportFile
 from .session import Outcome, launch
 
@@ -31,10 +32,11 @@ CUT_SHORT = 1
 """As of a command that could not write its own output."""
 
 
-def execute(flags: Flags, command: list[str]) -> int:
+def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
     """Run the command in the current folder, which is its one writable root. Returns the exit status of this
     process.
     """
+    host = host or HERE
     try:
         flags.as_policy()
     except PolicyError as error:
@@ -50,7 +52,7 @@ def execute(flags: Flags, command: list[str]) -> int:
 
             copies = Copies(flags.preset, facts)
             own = copies.variables
-        return _execute(flags, command, facts, policy, own)
+        return _execute(flags, command, facts, policy, own, host)
     except PolicyError as error:
         return complain(str(error))
     except OSError as error:
@@ -60,7 +62,7 @@ def execute(flags: Flags, command: list[str]) -> int:
             copies.remove()
 
 
-def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, own: dict[str, str]) -> int:
+def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, own: dict[str, str], host: Host) -> int:
     """`own` are folders for this command, by the variables that name them."""
     extra = {"extra_roots": tuple(own.values())}
     try:
@@ -85,8 +87,9 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
             command,
             quarantine=os.path.join(facts.state_dir, "quarantine", str(os.getpid())),
             always_proxy=True,  # with nothing allowed it denies at once and by name; resolvers would try for a minute
+            host=host,
         )
-    except BackendUnavailable as error:
+    except (BackendUnavailable, PolicyError) as error:
         return complain(str(error))
     except OSError as error:
         return complain(f"{error.filename or 'sandbox'}: {error.strerror or error}")

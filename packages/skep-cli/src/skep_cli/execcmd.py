@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from .exec import execute
-from .options import collect, policy_flags
+from .options import collect, here, policy_flags
 
 
 class ExecCommand(click.Command):
@@ -46,4 +46,4 @@ def command(command: tuple[str, ...], **values: Any) -> None:
         skep exec --allow '*.example.com' --wall 5m -- ./build.sh
         skep exec --write ~/.cache/tool --env TOKEN -- tool sync
     """
-    sys.exit(execute(collect(values), list(command)))
+    sys.exit(execute(collect(values), list(command), here()))

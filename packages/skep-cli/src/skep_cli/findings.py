@@ -17,7 +17,10 @@ from skep_policy.aftermath import CLOSED, appeared
 from skep_policy.boundary import Boundary, Watched, below
 from skep_policy.report import Finding
 
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+from .removal import open_up
+
+_HAS_O_PATH = hasattr(os, "O_PATH")
+_FOLDER = (os.O_PATH if _HAS_O_PATH else os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_ROUNDS = 50
 """Folders closed inside closed ones that are opened; what is deeper is told."""
 MAX_KEPT_NAME = 200
@@ -203,12 +206,22 @@ def _insist(do: Callable[[], T], folder: int) -> T:
 
 
 def _opened(name: str, folder: int) -> int:
-    return _insist(lambda: os.open(name, _FOLDER, dir_fd=folder), folder)
+    try:
+        return _insist(lambda: os.open(name, _FOLDER, dir_fd=folder), folder)
+    except PermissionError:
+        if _HAS_O_PATH:
+            raise
+        open_up(name, folder)  # where nothing but a readable folder can be opened
+        return os.open(name, _FOLDER, dir_fd=folder)
 
 
 def _open_up(folder: int) -> None:
     """Raises PermissionError when it is not ours."""
-    os.chmod(f"/proc/self/fd/{folder}", stat.S_IMODE(os.fstat(folder).st_mode) | 0o700)
+    mode = stat.S_IMODE(os.fstat(folder).st_mode) | 0o700
+    if _HAS_O_PATH:  # fchmod takes no such descriptor
+        os.chmod(f"/proc/self/fd/{folder}", mode)
+    else:
+        os.fchmod(folder, mode)
 
 
 def _open_up_inside(name: str, folder: int) -> None:

@@ -8,10 +8,17 @@ from typing import Any, TypeVar
 import click
 
 from .flags import POLICY_FLAGS, REPORT_FLAG, Flag, Flags
+from .host import HERE, Host
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 PATHS = {"FILE": click.Path(), "PATH": click.Path()}
+
+
+def here() -> Host:
+    """The machine that the command at hand runs on."""
+    context = click.get_current_context(silent=True)
+    return (context and context.find_object(Host)) or HERE
 
 
 def option(flag: Flag) -> Callable[[F], F]:

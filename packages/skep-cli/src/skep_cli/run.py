@@ -21,7 +21,7 @@ from .errors import CannotRun, SkepError, UsageError
 from .exec import denial_lines
 from .flags import Flags
 from .hostgit import find_git
-from .options import collect, policy_flags
+from .options import collect, here, policy_flags
 from .order import Kind, Order
 from .pipeline import TIMED_OUT, Pipeline
 from .record import Mode, Run, one_json
@@ -167,7 +167,7 @@ def start(
             ignore=head.ignore if head else (),
             home=facts.home,
         )
-        bounds = PolicyBounds(order, effective, facts, strict=flags.strict)
+        bounds = PolicyBounds(order, effective, facts, strict=flags.strict, host=here())
     except PolicyError as error:
         raise CannotRun(str(error)) from None
     problem = workers.missing(words, facts.environ)

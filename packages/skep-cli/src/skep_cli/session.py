@@ -7,7 +7,6 @@ from __future__ import annotations
 import _socket
 import os
 import signal
-import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -21,10 +20,12 @@ from skep_policy.report import Egress, Finding
 
 from . import terminal
 from .findings import look_after
+from .host import HERE, NO_BACKEND_FIX, Host
 
 if TYPE_CHECKING:
     from skep_bwrap.spawn import Sandbox
     from skep_proxy import Proxy
+    from skep_seatbelt import Sandbox as Held
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -70,7 +71,7 @@ class Session:
         self._ours: _socket.socket | None = None
         self._theirs: _socket.socket | None = None
         self._previous: dict[int, object] = {}
-        self._sandbox: Sandbox | None = None
+        self._sandbox: Sandbox | Held | None = None
         self._wakes: tuple[int, ...] = ()
         self._previous_wake = -1
 
@@ -97,16 +98,23 @@ class Session:
         if self._ours is not None:
             import socket
 
-            from skep_proxy import Proxy, Upstream, UpstreamError
+            self.proxy().adopt(socket.socket(fileno=self._ours.detach()), self.boundary.rules)
+        self.forward_to(sandbox)
 
-            try:
-                upstream = Upstream.from_environ(os.environ)
-            except UpstreamError as error:
-                raise BackendUnavailable(
-                    str(error), fix="correct the variable, or unset it", check="upstream"
-                ) from None
-            self._proxy = Proxy(on_event=self.event, upstream=upstream)
-            self._proxy.adopt(socket.socket(fileno=self._ours.detach()), self.boundary.rules)
+    def proxy(self) -> Proxy:
+        """The run's proxy, on its thread from now on. Raises BackendUnavailable for an upstream that cannot be used."""
+        from skep_proxy import Proxy, Upstream, UpstreamError
+
+        try:
+            upstream = Upstream.from_environ(os.environ)
+        except UpstreamError as error:
+            raise BackendUnavailable(str(error), fix="correct the variable, or unset it", check="upstream") from None
+        self._proxy = Proxy(on_event=self.event, upstream=upstream)
+        return self._proxy
+
+    def forward_to(self, sandbox: Sandbox | Held) -> None:
+        """The worker gets the signals we get, but those we were told to ignore."""
+        self._sandbox = sandbox
         for number in FORWARDED:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._forward)
@@ -157,10 +165,11 @@ def launch(
     quarantine: str,
     on_event: Callable[[EgressEvent], None] | None = None,
     compiled: Callable[[Launch], None] | None = None,
-    spawned: Callable[[Sandbox], None] | None = None,
+    spawned: Callable[[Sandbox | Held], None] | None = None,
     started: Callable[[], None] | None = None,
     asked: Callable[[], None] | None = None,
     always_proxy: bool = False,
+    host: Host = HERE,
 ) -> Outcome:
     """Run `argv` in the boundary to its end; nothing of it is left on return. On the main thread, since it forwards
     signals.
@@ -172,12 +181,24 @@ def launch(
 
     Raises BackendUnavailable when the boundary could not be applied: the worker never ran.
     """
-    if not sys.platform.startswith("linux"):
-        raise BackendUnavailable(
-            f"no boundary can be applied on {sys.platform}", fix="run it on Linux", check="platform"
-        )
+    if host.backend is None:
+        raise BackendUnavailable(host.missing, fix=NO_BACKEND_FIX, check="platform")
     session = Session(boundary, on_event, asked)
     proxied = boundary.rules.mode == "filtered" or (always_proxy and boundary.rules.mode == "none")
+    if host.backend == "seatbelt":
+        from .macos import launch_there
+
+        return launch_there(
+            session,
+            argv,
+            host=host,
+            proxied=proxied,
+            quarantine=quarantine,
+            stdio=(stdin, stdout, stderr),
+            compiled=compiled,
+            spawned=spawned,
+            started=started,
+        )
 
     def on_spawn(sandbox: Sandbox) -> None:
         session.spawned(sandbox)

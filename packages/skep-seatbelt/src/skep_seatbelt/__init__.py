@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from .compile import PROXY_USER, SANDBOX_EXEC, Proxy, compile, layers, worker_environment
-from .denials import Denial, advise, collect, log_command, parse_line
+from .denials import Denial, advise, collect, log_command, matters, parse_line, remedy
 from .errors import BackendUnavailable
 from .facts import settle
 from .keys import KEYS, Key, Unenforceable, refuse
-from .probe import Check, Probe, in_sandbox, probe
+from .mapping import at_their_place
+from .probe import Check, Probe, blocker, in_sandbox, probe
 from .relay import Terminal
 from .sbpl import ProfileError
+from .session import Outcome, run
 from .spawn import Ended, Sandbox, first_program, listening, new_tag, new_token, spawn
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "Denial",
     "Ended",
     "Key",
+    "Outcome",
     "Probe",
     "ProfileError",
     "Proxy",
@@ -28,6 +31,8 @@ __all__ = [
     "Terminal",
     "Unenforceable",
     "advise",
+    "at_their_place",
+    "blocker",
     "collect",
     "compile",
     "first_program",
@@ -35,11 +40,14 @@ __all__ = [
     "layers",
     "listening",
     "log_command",
+    "matters",
     "new_tag",
     "new_token",
     "parse_line",
     "probe",
     "refuse",
+    "remedy",
+    "run",
     "settle",
     "spawn",
     "worker_environment",

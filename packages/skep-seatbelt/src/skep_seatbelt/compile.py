@@ -83,7 +83,9 @@ def compile(
     if not tag or not tag.isascii() or not tag.replace("-", "").isalnum():
         raise ValueError(f"a tag of letters, digits and dashes, not {tag!r}")
     refuse(boundary)
-    if boundary.rules.mode == "filtered" and proxy is None:
+    if boundary.rules.mode == "open":
+        proxy = None
+    elif boundary.rules.mode == "filtered" and proxy is None:
         raise Unenforceable("domains are filtered by a proxy and none was given", key="network.allow")
     granted = tuple(sorted(set(services)))
     for name in granted:
@@ -96,7 +98,7 @@ def compile(
         text = print_profile(
             rules_for(
                 boundary,
-                port=proxy.port if proxy and boundary.rules.mode != "none" else None,
+                port=proxy.port if proxy else None,
                 tag=tag,
                 terminal=terminal,
                 allow_services=granted,
@@ -110,13 +112,13 @@ def compile(
         raise Unenforceable(str(error), key="filesystem") from None
     inside = Inside(
         argv=argv,
-        env=worker_environment(boundary.env, proxy if boundary.rules.mode != "none" else None),
+        env=worker_environment(boundary.env, proxy),
         cwd=boundary.cwd,
         forbidden_write=_outside(boundary, tag),
         hidden=tuple(
             rule.path for rule in boundary.hides if rule.kind != "absent" and not boundary.access_to(rule.path)
         ),
-        port=proxy.port if proxy and boundary.rules.mode != "none" else None,
+        port=proxy.port if proxy else None,
         network=boundary.rules.mode,
         processes=boundary.limits.processes,
         file_size=boundary.limits.file_size,
@@ -128,12 +130,12 @@ def compile(
         files={PROFILE: text.encode()},
         config=msgspec.json.encode(inside),
         destinations=(),
-        layers=layers(boundary),
+        layers=layers(boundary, proxied=proxy is not None),
         evidence=text,
     )
 
 
-def layers(boundary: Boundary) -> dict[str, bool | str]:
+def layers(boundary: Boundary, *, proxied: bool) -> dict[str, bool | str]:
     """What is in force when this launch's worker runs."""
     limited = boundary.limits
     return {
@@ -145,7 +147,7 @@ def layers(boundary: Boundary) -> dict[str, bool | str]:
         "sockets": True,
         "hidden": any(rule.kind != "absent" for rule in boundary.hides),
         "network": boundary.rules.mode != "open",
-        "proxy": boundary.rules.mode == "filtered",
+        "proxy": proxied,
         "transparent": "macOS cannot redirect what ignores the proxy; it reaches nothing",
         "strict": boundary.strict,
         "processes": limited.processes is not None,

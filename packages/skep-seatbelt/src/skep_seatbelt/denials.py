@@ -70,26 +70,39 @@ def collect(lines: Iterable[str], *, tag: str) -> list[Denial]:
     return list(found.values())
 
 
-def advise(denial: Denial) -> str:
-    """One line for people: what was denied, and what would allow it."""
-    what = f"{denial.process}: {denial.operation} {denial.target}".rstrip()
+def matters(denial: Denial) -> bool:
+    """Whether a person would want to know: programs ask for many services that they do without."""
+    if denial.operation == "mach-lookup":
+        return denial.target in FORBIDDEN or denial.target in HINTS
+    return denial.operation.startswith(("file-", "network-", "forbidden-", "process-exec"))
+
+
+def remedy(denial: Denial) -> str:
+    """What would allow it, or why nothing does; empty when that is not known."""
     path = canonical(denial.target)
     if denial.operation == "mach-lookup":
         if reason := FORBIDDEN.get(denial.target):
-            return f"{what}: this service {reason}; it cannot be granted"
+            return f"this service {reason}; it cannot be granted"
         hint = HINTS.get(denial.target)
-        return f"{what}: {hint + '; ' if hint else ''}services={denial.target!r} would grant it"
+        return f"{hint + '; ' if hint else ''}services={denial.target!r} would grant it"
     if denial.operation.startswith("file-write") and path.startswith("/"):
-        return f"{what}: --write {path} would allow it"
+        return f"--write {path} would allow it"
     if denial.operation.startswith("file-read") and path.startswith("/"):
-        return f"{what}: --grant {path} would allow it"
+        return f"--grant {path} would allow it"
     if denial.operation == "network-outbound" and path.startswith("/"):
-        return f"{what}: --socket {path} would allow it"
+        return f"--socket {path} would allow it"
     if denial.operation.startswith("network-"):
-        return f"{what}: the program ignores the proxy settings, and macOS cannot redirect it"
+        return "the program ignores the proxy settings, and macOS cannot redirect it"
     if denial.operation == "forbidden-sandbox-reinit":
-        return f"{what}: a sandbox cannot start another one on macOS; turn the inner one off"
-    return what
+        return "a sandbox cannot start another one on macOS; turn the inner one off"
+    return ""
+
+
+def advise(denial: Denial) -> str:
+    """One line for people: what was denied, and what would allow it."""
+    what = f"{denial.process}: {denial.operation} {denial.target}".rstrip()
+    told = remedy(denial)
+    return f"{what}: {told}" if told else what
 
 
 class _Entry(msgspec.Struct, frozen=True):

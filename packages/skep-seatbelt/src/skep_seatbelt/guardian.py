@@ -13,7 +13,9 @@ It speaks over one socket, the lifeline, as the guardian of the Linux backend do
 
 Run as `python -I -S guardian.py FD SIZE`; the plan of SIZE bytes comes first on FD, NUL-terminated `key=value` records
 with an empty one at the end: argv (many), keep (descriptors of the child, many), stdin, stdout, stderr, terminal (its
-controlling terminal, maybe none), marker, wall (seconds). Stdlib only.
+controlling terminal, maybe none), marker, wall (seconds), remove (folders that are gone at the end, many), user (the
+user's terminal, maybe none), modes (what it is set back to when whoever asked for the sandbox is dead), log (a command
+that runs beside the worker, outside, until the other end is closed) and log_output (where it writes). Stdlib only.
 """
 
 from __future__ import annotations
@@ -38,6 +40,12 @@ CHECK_NO_REPORT = 0x40000000
 """`sandbox_filter_type` of sandbox_check, and the bit that keeps our questions out of the unified log."""
 
 MAX_PIDS = 65536
+
+REMOVALS = (("/bin/rm", "-rf"), ("/usr/bin/chflags", "-R", "0"), ("/bin/chmod", "-R", "u+rwx"), ("/bin/rm", "-rf"))
+"""What a worker has closed or marked immutable goes too. None of them follows a link it meets below."""
+
+
+NO_ERRORS = ((os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),)
 
 
 class Plan:
@@ -119,6 +127,8 @@ class Guardian:
         self.lifeline = lifeline
         self.child = 0
         self.status: int | None = None
+        self.orphaned = False
+        self.log = 0
 
     def say(self, line: str) -> None:
         try:
@@ -135,15 +145,49 @@ class Guardian:
         os.set_blocking(wake_write, False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(wake_write)
+        names = ("keep", "stdin", "stdout", "stderr", "terminal", "log_output")
+        used = {int(fd) for key in names for fd in self.plan.many(key)}
+        for fd in {*used, self.lifeline} - {0, 1, 2}:  # whoever held one of these beside the worker would keep it open
+            os.set_inheritable(fd, False)
+        self.begin_log()
         self.child = start(self.plan)
-        used = {int(fd) for key in ("keep", "stdin", "stdout", "stderr", "terminal") for fd in self.plan.many(key)}
-        for fd in used - {0, 1, 2, self.lifeline}:
+        for fd in used - {0, 1, 2, self.lifeline, self.plan.number("user")}:
             os.close(fd)
         self.watch(wake_read)
         left = self.end_everything()
+        for folder in self.plan.many("remove"):
+            remove(folder)
+        if self.orphaned:
+            self.restore()
         if left:
             self.say(f"left {left}")
         self.say(f"exit {128 + signal.SIGKILL if self.status is None else self.status}")
+        self.end_log()
+
+    def begin_log(self) -> None:
+        command, output = self.plan.many("log"), self.plan.number("log_output")
+        if output is None:
+            return
+        try:
+            self.log = os.posix_spawn(
+                command[0], command, {}, file_actions=[*NO_ERRORS, (os.POSIX_SPAWN_DUP2, output, 1)], setpgroup=0
+            )
+        except OSError:
+            pass  # the other end sees that nothing is written
+
+    def end_log(self) -> None:
+        if not self.log:
+            return
+        try:
+            while os.read(self.lifeline, 64):
+                pass
+        except OSError:
+            pass
+        try:
+            os.kill(self.log, signal.SIGKILL)
+            os.waitpid(self.log, 0)
+        except OSError:
+            pass  # it has ended
 
     def watch(self, wake: int) -> None:
         wall = self.plan.many("wall")
@@ -178,7 +222,8 @@ class Guardian:
         try:
             orders = os.read(self.lifeline, 64)
         except OSError:
-            return False
+            orders = b""
+        self.orphaned = not orders
         at = 0
         while at < len(orders):
             order = orders[at : at + 1]
@@ -216,6 +261,31 @@ class Guardian:
                 return 0
             time.sleep(PAUSE)
         return len(found)
+
+    def restore(self) -> None:
+        """The user's terminal, which was raw for the worker, is as it was."""
+        terminal = self.plan.number("user")
+        if terminal is None:
+            return
+        import json
+
+        *flags, characters = json.loads(self.plan.many("modes")[0])
+        modes = [*flags, [bytes.fromhex(one) if isinstance(one, str) else one for one in characters]]
+        try:
+            termios.tcsetattr(terminal, termios.TCSANOW, modes)
+        except termios.error:
+            pass  # it is gone
+
+
+def remove(folder: str) -> None:
+    """The folder is gone, as far as this user can remove it."""
+    for command in REMOVALS:
+        if not os.path.lexists(folder):
+            return
+        try:
+            os.waitpid(os.posix_spawn(command[0], [*command, folder], {}, file_actions=NO_ERRORS), 0)
+        except OSError:
+            continue  # no such program on this system
 
 
 def main() -> None:

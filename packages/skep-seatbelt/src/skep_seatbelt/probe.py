@@ -52,14 +52,25 @@ def probe(
     """
     checks = [_platform(platform)]
     if checks[-1].status == "ok":
-        checks.append(_present(sandbox_exec))
-    if checks[-1].status == "ok":
-        checks.append(_user(os.getuid() if uid is None else uid))
-    if checks[-1].status == "ok":
-        checks.append(_alone(in_sandbox() if nested is None else nested))
+        checks += _looked_at(sandbox_exec, os.getuid() if uid is None else uid, nested)
     if checks[-1].status == "ok":
         checks += _held(sandbox_exec)
     return Probe(all(check.status != "fail" for check in checks), tuple(checks))
+
+
+def blocker(*, sandbox_exec: str = SANDBOX_EXEC, uid: int, nested: bool | None = None) -> Check | None:
+    """What is known to make a launch fail, found without one; None when nothing is."""
+    return next((check for check in _looked_at(sandbox_exec, uid, nested) if check.status == "fail"), None)
+
+
+def _looked_at(sandbox_exec: str, uid: int, nested: bool | None) -> list[Check]:
+    """What can be known without a launch, up to the first failure."""
+    checks = [_present(sandbox_exec)]
+    if checks[-1].status == "ok":
+        checks.append(_user(uid))
+    if checks[-1].status == "ok":
+        checks.append(_alone(in_sandbox() if nested is None else nested))
+    return checks
 
 
 def in_sandbox() -> bool:

@@ -13,8 +13,15 @@ import signal
 import termios
 import threading
 import tty
+from typing import Any
 
 BLOCK = 1 << 16
+
+PAUSE = 0.2
+"""Seconds between looks whether we are in the foreground again; until then the keys are another program's."""
+
+OFLAG = 1
+"""Place of the output flags in what `termios.tcgetattr` gives."""
 
 
 class Terminal:
@@ -24,13 +31,15 @@ class Terminal:
         self.near, self.worker = os.openpty()
         self.name = os.ttyname(self.worker)
         self._threads: list[threading.Thread] = []
-        self._saved: list[object] | None = None
+        self._saved: list[Any] | None = None
         self._user: int | None = None
-        self._before: object = None
+        self._before: dict[int, Any] = {}
+        self._raw = False
         self._stop, self._stopped = os.pipe()
 
-    def join(self, user: int, output: int | None = None) -> None:
-        """The user's terminal `user` is raw and copied into the worker's, the worker's output to `output` (or `user`).
+    def join(self, user: int, output: int | None = None, *, reads: bool = True) -> None:
+        """The worker's output is copied to `output` (or `user`). With `reads`, the user's terminal `user` is raw and
+        copied into the worker's, whenever we are in its foreground.
 
         After this returns the worker's side is closed here, so call it when the worker has been spawned. A window size
         travels when the user's changes (from the main thread) and once at the start.
@@ -39,11 +48,16 @@ class Terminal:
         self._saved = termios.tcgetattr(user)
         self.resize()
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGWINCH, lambda number, frame: self.resize())
-        tty.setraw(user)
+            for number, act in ((signal.SIGWINCH, self.resize), (signal.SIGCONT, self._continued)):
+                self._before[number] = signal.signal(number, lambda number, frame, act=act: act())
+        if reads and self._in_front():
+            self._make_raw()
+        if not reads:
+            self._leave_lines_to_the_user()
         self._release_worker()
-        for work in (self._copy_in, lambda: self._copy_out(user if output is None else output)):
-            thread = threading.Thread(target=work, name="skep-terminal", daemon=True)
+        work = [lambda: self._copy_out(user if output is None else output), *([self._copy_in] if reads else [])]
+        for one in work:
+            thread = threading.Thread(target=one, name="skep-terminal", daemon=True)
             thread.start()
             self._threads.append(thread)
 
@@ -57,29 +71,75 @@ class Terminal:
         except OSError:
             pass
 
+    def restore(self) -> None:
+        """The user's terminal is as it was, until we read from it again."""
+        if self._raw and self._user is not None and self._saved is not None:
+            self._raw = False
+            try:
+                termios.tcsetattr(self._user, termios.TCSADRAIN, self._saved)
+            except termios.error:
+                pass  # it is gone
+
+    def again(self) -> None:
+        """After `restore`: the keys are the worker's again, if we are in the foreground."""
+        if len(self._threads) > 1 and self._in_front():
+            self._make_raw()
+
     def close(self) -> None:
         """All output has been copied and the user's terminal is as it was. Call it when the worker has ended."""
         self._release_worker()
-        for thread in self._threads[1:]:
+        for thread in self._threads[:1]:
             thread.join()
         os.close(self._stopped)
-        for thread in self._threads[:1]:
+        for thread in self._threads[1:]:
             thread.join()
         os.close(self._stop)
         os.close(self.near)
-        if self._before is not None:
-            signal.signal(signal.SIGWINCH, self._before)  # pyright: ignore[reportArgumentType]
-        if self._user is not None and self._saved is not None:
-            termios.tcsetattr(self._user, termios.TCSADRAIN, self._saved)  # pyright: ignore[reportArgumentType]
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self.restore()
 
     def _release_worker(self) -> None:
         if self.worker >= 0:
             os.close(self.worker)
             self.worker = -1
 
+    def _in_front(self) -> bool:
+        """Whether the keys are ours. A terminal that is not the one we were started on has no foreground to ask for."""
+        assert self._user is not None
+        try:
+            return os.tcgetpgrp(self._user) == os.getpgrp()
+        except OSError:
+            return True
+
+    def _make_raw(self) -> None:
+        assert self._user is not None
+        tty.setraw(self._user, termios.TCSADRAIN)
+        self._raw = True
+
+    def _continued(self) -> None:
+        """The shell that stopped us has set its own modes meanwhile."""
+        if self._raw and self._in_front():
+            self._make_raw()
+
+    def _leave_lines_to_the_user(self) -> None:
+        """Ends of lines are made by the user's terminal, which is not raw."""
+        modes = termios.tcgetattr(self.worker)
+        modes[OFLAG] &= ~termios.OPOST
+        termios.tcsetattr(self.worker, termios.TCSANOW, modes)
+
     def _copy_in(self) -> None:
         assert self._user is not None
         while True:
+            if not self._in_front():
+                if select.select([self._stop], [], [], PAUSE)[0]:
+                    return
+                continue
+            if not self._raw:
+                try:
+                    self._make_raw()
+                except termios.error:
+                    return
             ready = select.select([self._user, self._stop], [], [])[0]
             if self._stop in ready or not (block := _read(self._user)):
                 return

@@ -149,7 +149,10 @@ def descriptors() -> set[int]:
 
 
 def limit(config: dict[str, Any]) -> None:
-    """File size, and processes as this user's present number and so many more."""
+    """No core, which the kernel would write outside; file size; processes, as this user's present number and so many
+    more.
+    """
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if config["file_size"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (config["file_size"], config["file_size"]))
     if config["processes"] is not None:

@@ -10,8 +10,9 @@ import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from skep_policy.launch import Launch
@@ -121,8 +122,9 @@ class Sandbox:
         except OSError:
             pass
 
-    def wait(self, started: Callable[[], None] | None = None) -> Ended:
-        """Blocks until nothing of the sandbox is left. `started` is called when the worker has been executed.
+    def wait(self, started: Callable[[], None] | None = None, ended: Callable[[int], None] | None = None) -> Ended:
+        """Blocks until nothing of the sandbox is left. `started` is called when the worker has been executed, `ended`
+        with the exit status when only the program that reads the log still runs.
 
         Raises BackendUnavailable when the boundary could not be applied: the worker never ran.
         """
@@ -131,6 +133,8 @@ class Sandbox:
             if "attest" in said and "exec" not in said and "refused" not in said and started is not None:
                 started()
             words = self._follow_guardian()
+            if ended is not None and "exit" in words:
+                ended(int(words["exit"]))
         finally:
             self._lifeline.close()
             self._control.close()
@@ -156,6 +160,8 @@ class Sandbox:
         for word, rest in map(_split, _lines(self._lifeline)):
             if word != "stopped":
                 words[word] = rest
+                if word in ("exit", "failed"):
+                    break
             elif self.on_stop is not None:
                 self.on_stop(int(rest))
             else:
@@ -174,13 +180,18 @@ def spawn(
     wall: float | None = None,
     running: int | None = None,
     folder: str | None = None,
+    remove: Sequence[str] = (),
+    user: int | None = None,
+    log: tuple[Sequence[str], int] | None = None,
 ) -> Sandbox:
     """Start the launch. `tag` is the one it was compiled with.
 
     The descriptors reach the worker as they are: a terminal must be the worker's own (`relay.Terminal`), never the
     user's. `terminal` becomes the controlling terminal. `wall` is in seconds; `running` counts this user's processes,
     to which `limits.processes` is added (asked of the system when None). The profile stands in a new folder below
-    `folder` (the temporary folder), readable by this user alone, until the end.
+    `folder` (the temporary folder), readable by this user alone, until the end. `remove` are folders that are gone at
+    the end as well, whatever becomes of this process; `user` is the user's terminal, set back when this process dies.
+    `log` is a command that runs beside the worker, outside, and the descriptor it writes to, which is closed here.
 
     From here on the environment this process was started with cannot be read from outside (`blank_environment`).
 
@@ -214,11 +225,16 @@ def spawn(
             terminal=[] if terminal is None else [terminal],
             marker=[MARKER + tag],
             wall=[] if wall is None else [wall],
+            remove=[place, *remove],
+            user=[] if user is None else [user],
+            modes=[] if user is None else [_modes(user)],
+            log=[] if log is None else list(log[0]),
+            log_output=[] if log is None else [log[1]],
         )
         program = os.path.join(os.path.dirname(__file__), "guardian.py")
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", program, str(kept[1]), str(len(plan))],
-            pass_fds=(*kept, stdin, stdout, *(() if terminal is None else (terminal,))),
+            pass_fds=(*kept, stdin, stdout, *(fd for fd in (terminal, user, log and log[1]) if fd is not None)),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             env={},
@@ -227,7 +243,7 @@ def spawn(
         shutil.rmtree(place, ignore_errors=True)
         raise
     finally:
-        for fd in kept:
+        for fd in (*kept, *(() if log is None else (log[1],))):
             os.close(fd)
     own_lifeline.sendall(plan)
     head = f"{len(launch.config)} {count_processes() if running is None else running} {kept[2]}\n".encode()
@@ -254,6 +270,13 @@ def _drain(fd: int) -> str:
         pass
     os.close(fd)
     return text.decode(errors="replace")
+
+
+def _modes(terminal: int) -> str:
+    """How a terminal is set now, in a form the guardian reads."""
+    *flags, characters = termios.tcgetattr(terminal)
+    shown = [one.hex() if isinstance(one, bytes) else one for one in characters]
+    return msgspec.json.encode([*flags, shown]).decode()
 
 
 def _fill(word: str, values: Mapping[str, str]) -> str:

@@ -14,8 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from skep_seatbelt.evaluate import Profile, Query
-from skep_seatbelt.places import canonical
+from .evaluate import Profile, Query
+from .places import canonical
 
 NESTED = "sandbox-exec: sandbox_apply: Operation not permitted"
 
@@ -23,11 +23,7 @@ NESTED = "sandbox-exec: sandbox_apply: Operation not permitted"
 def install(folder: Path, mode: str = "hold") -> str:
     """An executable that calls `main`. `mode`: hold, idle (does not hold), nested, unreadable, hang."""
     path = folder / f"sandbox-exec-{mode}"
-    text = (
-        f"#!{sys.executable}\nimport sys\nsys.path[:0] = {[str(Path(__file__).parent)]!r}\n"
-        f"from standin import main\nmain({mode!r}, sys.argv)\n"
-    )
-    path.write_text(text)
+    path.write_text(f"#!{sys.executable}\nimport sys\nfrom {__name__} import main\nmain({mode!r}, sys.argv)\n")
     path.chmod(0o755)
     return str(path)
 

@@ -1,0 +1,34 @@
+"""Which system a command runs on: a fact, given from outside, so that a test can go another system's way."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, NamedTuple
+
+
+class Host(NamedTuple):
+    """`platform` as `sys.platform`. `sandbox_exec` and `log` are where macOS has these programs, and `uid` is the user
+    the boundary is for (None: of this process); only tests say otherwise.
+    """
+
+    platform: str = sys.platform
+    sandbox_exec: str = "/usr/bin/sandbox-exec"
+    log: str = "/usr/bin/log"
+    uid: int | None = None
+
+    @property
+    def backend(self) -> str | None:
+        """The name of what applies a boundary here, None where nothing does."""
+        return BACKENDS.get(self.platform)
+
+    @property
+    def missing(self) -> str:
+        """Why there is no backend."""
+        return f"no boundary can be applied on {self.platform}"
+
+
+BACKENDS: Final = {"linux": "bwrap", "darwin": "seatbelt"}
+
+NO_BACKEND_FIX: Final = "run it on Linux or macOS"
+
+HERE: Final = Host()

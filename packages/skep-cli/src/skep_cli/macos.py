@@ -1,0 +1,94 @@
+"""One worker in one boundary on macOS: what `session` does with Bubblewrap, with Seatbelt.
+
+The proxy listens before the worker starts, on the machine's own loopback, which every program can reach: so its clients
+have to show a token, which the worker finds in its environment and nobody in any argv.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
+import skep_seatbelt
+from skep_bwrap.errors import BackendUnavailable
+from skep_policy.boundary import Boundary
+from skep_policy.launch import Launch
+from skep_policy.report import Finding
+
+from .findings import look_after
+from .host import Host
+from .session import Outcome, Session
+
+
+def launch_there(
+    session: Session,
+    argv: Sequence[str],
+    *,
+    host: Host,
+    proxied: bool,
+    quarantine: str,
+    stdio: tuple[int, int, int],
+    compiled: Callable[[Launch], None] | None,
+    spawned: Callable[[skep_seatbelt.Sandbox], None] | None,
+    started: Callable[[], None] | None,
+) -> Outcome:
+    """As `session.launch`, which calls it. Raises BackendUnavailable, and Unenforceable, a PolicyError, for what macOS
+    cannot hold.
+    """
+    boundary = session.boundary
+    if host.uid is not None:
+        boundary = msgspec.structs.replace(boundary, uid=host.uid)
+
+    def on_spawn(sandbox: skep_seatbelt.Sandbox) -> None:
+        session.forward_to(sandbox)
+        if spawned is not None:
+            spawned(sandbox)
+
+    try:
+        outcome = skep_seatbelt.run(
+            boundary,
+            argv,
+            proxy=_listening(session, boundary) if proxied else None,
+            stdin=stdio[0],
+            stdout=stdio[1],
+            stderr=stdio[2],
+            sandbox_exec=host.sandbox_exec,
+            log=host.log,
+            compiled=compiled,
+            spawned=on_spawn,
+            started=started,
+        )
+    except skep_seatbelt.BackendUnavailable as error:
+        raise BackendUnavailable(error.problem, fix=error.fix, check=error.check) from None
+    finally:
+        session.close()
+    return Outcome(
+        exit_code=outcome.exit_code,
+        limit=outcome.limit,
+        layers=outcome.layers,
+        attestation=dict(outcome.attestation),
+        findings=[*look_after(session.boundary, quarantine), *_findings(outcome)],
+        egress=session.egress,
+        exec_error=outcome.exec_error,
+        evidence=outcome.evidence,
+        output_error=outcome.output_error,
+    )
+
+
+def _listening(session: Session, boundary: Boundary) -> skep_seatbelt.Proxy:
+    token = skep_seatbelt.new_token()
+    _, port = session.proxy().listen_tcp("127.0.0.1", 0, boundary.rules, token=token)
+    return skep_seatbelt.Proxy(port, token)
+
+
+def _findings(outcome: skep_seatbelt.Outcome) -> list[Finding]:
+    """What only this system tells: processes that outran their end, and what the log says was denied."""
+    found: list[Finding] = []
+    if outcome.left:
+        found.append(Finding("left-running", "", f"{outcome.left} processes of the worker could not be ended"))
+    for denial in filter(skep_seatbelt.matters, outcome.denials):
+        times = f" ({denial.count} times)" if denial.count > 1 else ""
+        what = f"{denial.operation} of {denial.process}{times}"
+        told = skep_seatbelt.remedy(denial)
+        found.append(Finding("denied", denial.target, f"{what}: {told}" if told else what))
+    return found
