@@ -80,5 +80,5 @@ def test_a_path_that_reads_like_another_failure_does_not_mislead() -> None:
 
 def test_an_unknown_text_is_passed_on_and_cut() -> None:
     error = classify("something new " * 1000, 1)
-    assert "something new" in str(error) and len(str(error)) < 1000 and "skep doctor" in error.fix
+    assert "something new" in str(error) and len(str(error)) < 1000 and "another bwrap" in error.fix
     assert "signal 9" in str(classify("", 137))

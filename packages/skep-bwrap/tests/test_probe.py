@@ -47,7 +47,7 @@ def test_a_host_that_works_is_said_to_layer_by_layer(either: Box) -> None:
         ("bwrap: Failed to make / slave: Permission denied", "container-apparmor", "apparmor=unconfined"),
         ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "masked-proc", "systempaths"),
         ("bwrap: Unknown option --args", "bwrap-version", "0.8"),
-        ("", "sandbox", "doctor"),
+        ("", "sandbox", "another bwrap"),
     ],
 )
 def test_a_failing_bwrap_is_named_with_its_fix(box: Box, text: str, check: str, fix: str) -> None:

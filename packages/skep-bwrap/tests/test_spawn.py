@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -356,6 +357,23 @@ def test_a_mount_point_that_is_gone_is_refused_by_name(box: Box) -> None:
         check_destination(str(box.ws), str(box.ws / "absent/x"))
     with pytest.raises(BackendUnavailable, match="gone"):
         check_destination(str(box.ws / "absent"), str(box.ws / "absent/x"))
+
+
+@pytest.mark.parametrize("bound", ["wall", "set-up"])
+def test_a_set_up_that_never_ends_is_ended_and_the_worker_never_runs(
+    box: Box, bound: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tag = f"9200{os.getpid()}"
+    fake = box.out / "bwrap"
+    fake.write_text(f"#!/bin/sh\nsleep {tag}\n")
+    fake.chmod(0o755)
+    box.bwrap = str(fake)
+    limits = Limits(wall=0.5 if bound == "wall" else 60.0)
+    monkeypatch.setattr(import_module("skep_bwrap.spawn"), "MAX_SET_UP", 60.0 if bound == "wall" else 0.5)
+    with pytest.raises(BackendUnavailable, match="not set up in time") as caught:
+        box.sh("touch ran", limits=limits)
+    assert caught.value.check == "set-up" and caught.value.fix
+    assert not (box.ws / "ran").exists() and not tagged(tag)
 
 
 def test_a_bwrap_that_cannot_start_never_runs_the_worker(box: Box) -> None:

@@ -156,5 +156,6 @@ def classify(diagnostics: str, status: int, sysctls: Mapping[str, str] | None = 
             f"the sandbox was killed by signal {status - 128} before the worker ran {said}".strip()
         )
     return BackendUnavailable(
-        f"bwrap failed with status {status}: {said or 'it said nothing'}", fix="run `skep doctor`"
+        f"bwrap failed with status {status}: {said or 'it said nothing'}",
+        fix="see whether `bwrap --unshare-all --ro-bind / / true` works, and take another bwrap if it does not",
     )

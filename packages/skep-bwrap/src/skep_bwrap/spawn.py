@@ -21,6 +21,8 @@ from .facts import sysctls
 MAX_DIAGNOSTICS = 65536
 MAX_DYING = 10.0
 """Seconds. A pid that was taken again meanwhile shall not be waited for."""
+MAX_SET_UP = 60.0
+"""Seconds from the spawn to a worker that can run: hundredths, or for ever when the server of a mount is dead."""
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Before the worker runs, these end the launch."""
 
@@ -96,10 +98,11 @@ class Sandbox:
         The worker is not executed before this is called, and not when the guardian is gone by then.
         """
         if not self._followed:
-            for line in self._control_lines():
+            late = time.monotonic() + MAX_SET_UP
+            for line in self._lines_of(self._control, self._lifeline, late):
                 word, _, rest = line.partition(" ")
                 self._said.setdefault(word, []).append(rest)
-                if word == "ready":
+                if word == "ready" and "late" not in self._said:
                     self._tell_to_run()
             self._followed = True
             if "ready" in self._said and "exec" not in self._said:
@@ -118,14 +121,12 @@ class Sandbox:
             except OSError:
                 pass
 
-    def _control_lines(self) -> Iterator[str]:
-        """Lines of the shim up to end-of-file; or up to the guardian's end, since a bwrap that was orphaned while it
-        set up may hold the other end for ever.
+    def _lines_of(
+        self, sock: _socket.socket, other: _socket.socket | None = None, late: float | None = None
+    ) -> Iterator[str]:
+        """Lines of a socket up to its end, or up to the end of `other` when there is nothing more to read: a bwrap that
+        was orphaned while it set up may hold `sock` for ever. At the time `late` a set-up that is not done is killed.
         """
-        return self._lines_of(self._control, self._lifeline)
-
-    def _lines_of(self, sock: _socket.socket, other: _socket.socket | None = None) -> Iterator[str]:
-        """Lines of a socket up to its end, or up to the end of `other` when there is nothing more to read."""
         poll = select.poll()
         poll.register(sock, select.POLLIN)
         if other is not None:
@@ -134,7 +135,12 @@ class Sandbox:
             poll.register(self.wake, select.POLLIN)
         pending = b""
         while True:
-            ready = dict(poll.poll())
+            left = None if late is None or "ready" in self._said else max(0.0, late - time.monotonic()) * 1000
+            ready = dict(poll.poll(left))
+            if not ready:
+                self._said["late"], late = [], None
+                self.kill()
+                continue
             if self.wake in ready:
                 os.read(self.wake, 4096)  # the handlers have run by now
                 continue
@@ -180,6 +186,12 @@ class Sandbox:
         exit_code = int(words.get("exit", 128 + signal.SIGKILL))
         if ending is not None and limit is None:
             exit_code = 128 + ending  # by us, and so the guardian knows of a SIGKILL only
+        elif "late" in said or ("ready" not in said and limit == "wall"):
+            raise BackendUnavailable(
+                "the sandbox was not set up in time",
+                fix="look for a file system that does not answer (`skep policy show` names the paths), or raise --wall",
+                check="set-up",
+            )
         elif "ready" not in said and limit is None:
             raise classify(diagnostics, exit_code, sysctls(SYSCTLS))
         return Ended(
