@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from skep_bwrap.seccomp import ARCHES, base_filter
+
 from .kinds import COMPILERS, PROGRAMS, PYTHON, Client
 from .origins import BAD, GOOD, SSHD, Ports, everything
 
@@ -23,20 +25,34 @@ HOSTS = f"127.0.0.1 localhost {GOOD} {BAD}\n::1 localhost\n"
 CA_VARIABLES = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO")
 PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
 
-WITHOUT_NET_ADMIN = """#!{python} -IS
-# bwrap as on a machine whose kernel gives its children no CAP_NET_ADMIN.
+WEAK_BWRAP = """#!{python} -IS
 import os, sys
+def file_of(data):
+    copy = os.memfd_create("x", 0)
+    os.write(copy, data)
+    os.lseek(copy, 0, os.SEEK_SET)
+    return copy
 words = sys.argv[1:]
 if "--args" in words:
     at = words.index("--args") + 1
     with os.fdopen(int(words[at]), "rb") as file:
-        options = file.read()
-    copy = os.memfd_create("args", 0)
-    os.write(copy, options.replace(b"--cap-add\\0CAP_NET_ADMIN\\0", b""))
-    os.lseek(copy, 0, os.SEEK_SET)
-    words[at] = str(copy)
+        options = file.read().split(b"\\0")
+{change}
+    words[at] = str(file_of(b"\\0".join(options)))
 os.execv({bwrap!r}, [{bwrap!r}, *words])
 """
+NO_ROUTE = """
+    at_capability = options.index(b"CAP_NET_ADMIN") if b"CAP_NET_ADMIN" in options else None
+    if at_capability:
+        del options[at_capability - 1 : at_capability + 1]
+"""
+NO_NF_TABLES = f"""
+    at_filter = options.index(b"--seccomp") + 1
+    os.close(int(options[at_filter]))
+    options[at_filter] = b"%d" % file_of({base_filter(ARCHES[os.uname().machine])!r})
+"""
+WEAK = {"no route": NO_ROUTE, "no nf_tables": NO_NF_TABLES}
+"""bwrap as on a machine whose kernel gives its children no CAP_NET_ADMIN, or knows no nf_tables."""
 
 
 class Seen(NamedTuple):
@@ -97,11 +113,11 @@ class Stage:
             host=host, files=self.files, python=self.python, user=getpass.getuser(), **self.ports._asdict()
         )
 
-    def exec(self, script: str, *flags: str, weakened: bool = False, descriptors: int | None = None) -> Seen:
+    def exec(self, script: str, *flags: str, weakened: str | None = None, descriptors: int | None = None) -> Seen:
         """What a shell script did inside. `descriptors` is the soft limit that skep itself starts with."""
         path = SEARCH
         if weakened:
-            path = f"{self.weak_bwrap()}:{SEARCH}"
+            path = f"{self.weak_bwrap(weakened)}:{SEARCH}"
         report = self.base / "report.json"
         report.unlink(missing_ok=True)
         subprocess.run(["rm", "-rf", self.workspace], check=True)
@@ -130,14 +146,15 @@ class Stage:
         seen: dict[str, Any] = json.loads(report.read_text())
         return Seen(done.stdout, done.stderr, done.returncode, seen)
 
-    def weak_bwrap(self) -> Path:
-        folder = self.base / "weak"
+    def weak_bwrap(self, how: str) -> Path:
+        folder = self.base / how.replace(" ", "-")
         if not folder.exists():
             from skep_bwrap.find import find_bwrap
 
             folder.mkdir()
             real = find_bwrap(environ=os.environ)
-            (folder / "bwrap").write_text(WITHOUT_NET_ADMIN.format(python=os.path.realpath(PYTHON), bwrap=real))
+            text = WEAK_BWRAP.format(python=os.path.realpath(PYTHON), bwrap=real, change=WEAK[how])
+            (folder / "bwrap").write_text(text)
             (folder / "bwrap").chmod(0o755)
         return folder
 

@@ -31,7 +31,7 @@ def skip_what_is_missing(client: Client) -> None:
 def run(stage: Stage, client: Client, way: str, host: str) -> Seen:
     script = WAYS[way] + stage.words(client, host)
     flags = ("--wall", f"{PATIENCE}s")
-    return stage.exec(script, *flags, weakened=way == "no transparent egress")
+    return stage.exec(script, *flags, weakened="no route" if way == "no transparent egress" else None)
 
 
 def works_without_transparent_egress(client: Client, stage: Stage) -> bool:
@@ -80,8 +80,11 @@ Where there is no transparent egress:
 - JVMs are led by `JAVA_TOOL_OPTIONS`, Node from 24 on by `NODE_USE_ENV_PROXY`, aiohttp by `trust_env=True`.
 - A program that knows of no proxy gets "cannot resolve" at once, and that is not in the report: nobody was asked.
 
-Everywhere: a connection to an allowed host at a port that no rule names is refused by the kernel inside, at once, and
-is not in the report either. npm asks a second and a third time after 1 and 5 seconds (its own 10 and 60 are lowered),
+Where the kernel has no nf_tables (`every-port` in the report's layers then says so), programs that know of no proxy
+reach the ports that rules name (100 at most, and for `host:*` the ports 22, 80, 443, 5432, 8080 and 8443). A connection
+to another is refused by the kernel inside, at once, and is not in the report.
+
+Everywhere: npm asks a second and a third time after 1 and 5 seconds (its own 10 and 60 are lowered),
 pip and uv for up to ten seconds; nothing that is denied is retried for minutes.
 
 Certificates: what a private authority signs needs its file where the client looks, for most one of `SSL_CERT_FILE`,

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from skep_bwrap import BackendUnavailable
+from skep_bwrap.spawn import Ended
+from skep_policy import Rules
 from skep_policy.boundary import Access, PathRule
 from skep_policy.launch import Launch
 
@@ -84,6 +86,19 @@ def test_a_strict_filter_that_is_missing(either: Box) -> None:
     launch = either.launch(strict=True)
     assert go(launch).exit_code == 0
     refused(told(launch, lambda records: [r for r in records if not r.startswith(b"filter=")]), "strict filter")
+
+
+def test_a_filter_that_is_missing_once_every_port_is_led_to_the_proxy(either: Box) -> None:
+    def launch(change: Callable[[list[bytes]], list[bytes]]) -> Ended:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.sendall(b"go\n")
+            rules = Rules.build(["a.example.com"])
+            return go(told(either.launch(rules=rules, how={"proxied": True}), change), proxy=theirs)
+
+    assert launch(lambda records: records).notes == {}
+    with pytest.raises(BackendUnavailable, match="nf_tables"):
+        launch(lambda records: [record for record in records if not record.startswith(b"filter=")])
 
 
 def test_a_root_that_is_writable(either: Box) -> None:

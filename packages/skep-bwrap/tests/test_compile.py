@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from skep_bwrap import BackendUnavailable, HostFacts, compile, mounts
+from skep_bwrap.compile import USUAL_PORTS
 from skep_bwrap.mountinfo import Mount
 from skep_bwrap.mounts import destinations, filesystem_ops
 from skep_bwrap.ops import Bind, Op, RemountReadOnly, Tmpfs, render
+from skep_bwrap.seccomp import ARCHES, base_filter
 from skep_policy.boundary import Access, Boundary, Limits, PathRule, below
 from skep_policy.rules import Rules
 
@@ -100,6 +102,36 @@ def test_names_are_answered_at_every_address_so_that_no_resolver_of_a_programs_o
     dns = [record for record in told(["a.example.com"]) if record.startswith("listen=dns")]
     assert dns == ["listen=dns 0.0.0.0 53", "listen=dns :: 53"]
     assert not any(record.startswith("listen=dns") for record in told(["a.example.com"], transparent=False))
+
+
+def listening(key: str, *allow: str, **how: bool) -> list[str]:
+    return [record.partition("=")[2] for record in told(list(allow), **how) if record.startswith(f"{key}=")]
+
+
+def test_ports_that_rules_name_have_listeners_and_one_serves_all_where_the_kernel_can() -> None:
+    dns = ["dns 0.0.0.0 53", "dns :: 53"]
+    named = ["tcp 0.0.0.0 22", "tcp :: 22"]
+    service = ["tcp 127.0.0.1 5432", "tcp ::1 5432"]
+    every = ["every 0.0.0.0 1", "every :: 1"]
+    proxy = ["proxy 127.0.0.1 3128"]
+    allow = ("a.example.com:22", "localhost:5432")
+    assert listening("listen", *allow) == [*proxy, *named, *service, *dns]
+    assert listening("listen-every", *allow) == [*proxy, *every, *service, *dns]
+    both = (*allow, "a.example.com:5432")
+    assert [record for record in listening("listen", *both) if record in service] == []
+    assert listening("listen-every", *both) == [*proxy, *every, *service, *dns]
+    assert listening("listen-every", *allow, transparent=False) == []
+    assert len(listening("listen", "a.example.com:*")) == 1 + 2 * len(USUAL_PORTS) + 2
+
+
+def test_the_worker_never_starts_under_the_filter_that_lets_the_shim_set_up_nf_tables() -> None:
+    own = base_filter(ARCHES[FACTS.machine])
+    ways: tuple[dict[str, bool], ...] = ({}, {"transparent": False}, {"apart": False})
+    for how in ways:
+        launch = compile(boundary(allow=["a.example.com"]), ["x"], facts=FACTS, bwrap="/b", proxied=True, **how)
+        added = f"filter={own.hex()}".encode() in launch.config.split(b"\0")
+        assert added is (not how) and added is (launch.files["seccomp"] != own)
+    assert compile(boundary(), ["x"], facts=FACTS, bwrap="/b").files["seccomp"] == own
 
 
 def test_ssh_and_jvms_are_told_of_the_proxy_where_nothing_is_transparent() -> None:

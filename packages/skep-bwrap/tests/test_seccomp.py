@@ -85,6 +85,13 @@ def test_socket_families(machine: str, arguments: tuple[int, ...], answer: int) 
 
 
 @machines
+def test_the_shim_may_set_up_nf_tables_and_the_worker_may_not(machine: str) -> None:
+    for netfilter, answer in ((True, bpf.ALLOW), (False, bpf.ERRNO | errno.EAFNOSUPPORT)):
+        data = bpf.call(ARCHES[machine].numbers["socket"], NETLINK, 3, 12, arch=AUDIT[machine])
+        assert bpf.run(base_filter(ARCHES[machine], netfilter=netfilter), data) == answer
+
+
+@machines
 def test_numbers_of_another_architecture_kill(machine: str) -> None:
     for arch in (0x40000003, *(value for name, value in AUDIT.items() if name != machine)):
         for strict in (False, True):

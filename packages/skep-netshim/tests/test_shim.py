@@ -333,6 +333,45 @@ def test_records_keep_order_equals_signs_and_odd_bytes() -> None:
     assert config.many("listen") == [b"proxy a 1", b"tcp a 2"] and config.many("env") == [b"A=1", b"B=2"]
 
 
+EVERY_PORT = """
+import importlib.util, socket
+spec = importlib.util.spec_from_file_location("shim", SHIM)
+shim = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(shim)
+shim.make_every_address_local()
+said = []
+config = shim.Config(b"listen=tcp 0.0.0.0 80\\0listen-every=every 0.0.0.0 1\\0listen-every=every :: 1")
+shim.set_every_port(config, 1, said.append)
+opened = shim.open_listeners(config, said.append)
+listeners = {":" in address: socket.socket(fileno=sock.detach()) for _, address, _, sock in opened}
+for address, port in (("192.0.2.1", 25), ("198.18.0.1", 65535), ("2001:db8::1", 443), ("fd5b:6b65:7000::1", 1)):
+    with socket.create_connection((address, port), 5) as client:
+        with listeners[":" in address].accept()[0] as arrived:
+            assert arrived.getsockname()[:2] == (address, port) and arrived.getpeername() == client.getsockname()
+            client.sendall(b"over")
+            client.shutdown(socket.SHUT_WR)
+            assert arrived.makefile("rb").read() == b"over"
+            arrived.sendall(b"back")
+        assert client.recv(10) == b"back"
+for address in ("127.0.0.1", "127.9.9.9", "::1"):
+    try:
+        socket.create_connection((address, 25), 5)
+        said.append("connected to loopback")
+    except ConnectionRefusedError:
+        pass
+print(said)
+"""
+
+
+@pythons
+@pytest.mark.usefixtures("namespaces")
+def test_every_port_of_every_address_but_loopback_arrives_at_one_listener(python: str) -> None:
+    done = subprocess.run(
+        alone(python, "-I", "-S", "-c", f"SHIM = {SHIM!r}\n{EVERY_PORT}"), capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
 def test_a_command_is_looked_for_as_a_shell_does() -> None:
     assert candidates(b"./x", b"/a:/b") == [b"./x"]
     assert candidates(b"x", b"/a::/b") == [b"/a/x", b"./x", b"/b/x"]

@@ -34,12 +34,18 @@ that is a pipe (core(5), fs/coredump.c), which 0 does not.
 DEVICE_NODES: Final = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/tty")
 """The host's own nodes, put there by bwrap; as root their modes could be changed."""
 NOT_APART: Final = "the kernel refused a user namespace of the worker's own: mounts the host makes later appear inside"
+EVERY_PORT: Final = 1
+"""Where the kernel has nf_tables, connections to all ports arrive at this one. It is privileged, so that no worker
+wants it.
+"""
 MAX_TRANSPARENT_PORTS: Final = 100
-"""Two listeners each; more than this and the descriptors of one hand-over would run out of proportion."""
+"""Where it has not. Two listeners each; more than this and the descriptors of one hand-over would run out of
+proportion.
+"""
 MAX_ATTESTED: Final = 64
 """Paths of a kind tried by the shim before each start, shallow first; the rest is of the same making."""
 USUAL_PORTS: Final = (22, 80, 443, 5432, 8080, 8443)
-"""Transparent ports when a rule allows any port of a host: every port cannot be listened on, the proxy serves the
+"""The same when a rule allows any port of a host: every port cannot be listened on, the proxy's own serves the
 others.
 """
 
@@ -87,20 +93,28 @@ def namespace_args(boundary: Boundary, network: Network, *, apart: bool) -> list
 def listen_records(network: Network) -> Iterator[tuple[str, str]]:
     if network.mode != "filtered":
         return
-    yield "listen", f"proxy 127.0.0.1 {PROXY_PORT}"
+    proxy = f"proxy 127.0.0.1 {PROXY_PORT}"
+    yield "listen", proxy
     if not network.transparent:
         return
+    # At every address, so that a program with a resolver of its own choice is answered too.
+    dns = ("dns 0.0.0.0 53", "dns :: 53")
+    services = [
+        (port, f"tcp {address} {port}")
+        for host, port in network.services
+        for address in (("127.0.0.1", "::1") if host == "localhost" else (host,))
+        if port != PROXY_PORT
+    ]
     for port in network.ports:
         if port != PROXY_PORT:
             yield "listen", f"tcp 0.0.0.0 {port}"
             yield "listen", f"tcp :: {port}"
-    for host, port in network.services:
-        if port not in network.ports and port != PROXY_PORT:
-            for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
-                yield "listen", f"tcp {address} {port}"
-    # At every address, so that a program with a resolver of its own choice is answered too.
-    yield "listen", "dns 0.0.0.0 53"
-    yield "listen", "dns :: 53"
+    for record in (*(record for port, record in services if port not in network.ports), *dns):
+        yield "listen", record
+    yield "every-port", str(EVERY_PORT)
+    every = (f"every 0.0.0.0 {EVERY_PORT}", f"every :: {EVERY_PORT}")
+    for record in (proxy, *every, *(record for _, record in services), *dns):
+        yield "listen-every", record
 
 
 def shim_records(
@@ -127,6 +141,8 @@ def shim_records(
         if not (name == "net" and network.mode == "open"):
             yield "host-ns", f"{name} {link}"
     yield from attested_paths(boundary, facts)
+    if network.transparent:
+        yield "filter", base_filter(ARCHES[facts.machine]).hex()
     if boundary.strict:
         yield "strict", "1"
         yield "filter", strict_filter(ARCHES[facts.machine]).hex()
@@ -217,7 +233,7 @@ def compile(
             check="mount",
         )
     files = {op.name: op.content for op in ops if isinstance(op, Data)}
-    files["seccomp"] = base_filter(ARCHES[facts.machine])
+    files["seccomp"] = base_filter(ARCHES[facts.machine], netfilter=network.transparent)
     shim = [facts.interpreter, "-I", "-S", SHIM_INSIDE, "--control", "{fd:control}"]
     if network.mode == "filtered":
         shim += ["--proxy", "{fd:proxy}"]
@@ -253,6 +269,7 @@ def layers(boundary: Boundary, network: Network, *, apart: bool) -> dict[str, bo
         "network": network.mode != "open",
         "proxy": network.mode == "filtered",
         "transparent": network.transparent,
+        "every-port": network.transparent,
         "strict": boundary.strict,
     }
 

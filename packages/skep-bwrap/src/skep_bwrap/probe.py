@@ -19,6 +19,7 @@ from .facts import HostFacts
 from .find import bundled_bwrap, find_bwrap
 from .spawn import spawn
 
+RAN: Final = "the launch of production ran `true`"
 NO_OVERLAYS: Final = "knows no overlays"
 OVERLAY_SECONDS: Final = 20.0
 SAMPLED: Final = 200
@@ -156,18 +157,19 @@ def _try(
     finally:
         if handed:
             handed.close()
-    if ended.notes:
-        return Check(name, "warn", "; ".join(ended.notes.values())), ended.attestation
+    if ended.notes and list(ended.notes) != ["every-port"]:
+        return Check(name, "warn", "; ".join(dict.fromkeys(ended.notes.values()))), ended.attestation
     if ended.exit_code != 0:
         return Check(name, "fail", f"`true` ended with {ended.exit_code} {ended.limit or ''}".strip()), {}
-    return Check(name, "ok", "the launch of production ran `true`"), ended.attestation
+    return Check(name, "ok", ended.notes.get("every-port", RAN)), ended.attestation
 
 
 def _try_egress(path: str, facts: HostFacts, workspace: str, *, apart: bool) -> Check:
     """Transparent egress; where the kernel refuses it, explicit proxying, which then is a warning."""
     first, _ = _try(path, facts, workspace, "egress", transparent=True, proxied=True, apart=apart)
     if first.status == "ok" and apart:
-        return Check("egress", "ok", "every program reaches the proxy, whether it knows one or not")
+        less = "" if first.detail == RAN else f"; {first.detail}"
+        return Check("egress", "ok", f"every program reaches the proxy, whether it knows one or not{less}")
     if first.status != "fail":
         return Check("egress", "warn", f"only programs that know a proxy are served: {first.detail}", APPARMOR_FIX)
     second, _ = _try(path, facts, workspace, "egress", transparent=False, proxied=True, apart=apart)

@@ -11,8 +11,9 @@ Rules of the filter, in the order of its code:
    EAFNOSUPPORT;
 5. everything else is allowed.
 
-`strict` is a second program, added by the shim when it is done with its own privileges: no AF_UNIX, no new
-namespace, no mount. Filters stack, and the strictest answer wins (seccomp(2)).
+The shim leads every port to one listener by nf_tables, and so starts under a filter that opens NETLINK_NETFILTER as
+well; it adds the one above when that is done. `strict` is one more program, added by the shim at the same time: no
+AF_UNIX, no new namespace, no mount. Filters stack, and the strictest answer wins (seccomp(2)).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def low_half(argument: int) -> int:
 TIOCSTI: Final = 0x5412
 TIOCLINUX: Final = 0x541C
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
-NETLINK_ROUTE: Final = 0
+NETLINK_ROUTE, NETLINK_NETFILTER = 0, 12
 SOCK_DGRAM: Final = 2
 SOCK_TYPE_MASK: Final = 0xF
 CLONE_NEW_ANY: Final = 0x7E020080  # NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET and NEWTIME
@@ -242,8 +243,10 @@ def _epilogue() -> list[Line]:
     return lines
 
 
-def base_filter(arch: Arch) -> bytes:
-    """The filter that is always in force."""
+def base_filter(arch: Arch, *, netfilter: bool = False) -> bytes:
+    """The filter that is always in force. With `netfilter` it is that of the shim, which needs NETLINK_NETFILTER before
+    it adds the other one.
+    """
     number = arch.numbers
     return assemble(
         [
@@ -264,7 +267,7 @@ def base_filter(arch: Arch) -> bytes:
             Plain(RET, ERRNO | EAFNOSUPPORT),
             Mark("netlink"),
             load(low_half(2)),
-            Jump(JEQ, NETLINK_ROUTE, "allow"),
+            *(Jump(JEQ, protocol, "allow") for protocol in (NETLINK_ROUTE, *[NETLINK_NETFILTER] * netfilter)),
             Plain(RET, ERRNO | EAFNOSUPPORT),
             *_epilogue(),
         ]

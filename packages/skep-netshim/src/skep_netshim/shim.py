@@ -11,7 +11,8 @@ descriptor and the configuration come from the host and are believed; everything
 to be judged. The order is
 
     1. configuration       NUL-terminated `key=value` records, ended by an empty one
-    2. what needs uid 0    mounts made private, device nodes read-only, the AnyIP route, listeners on the own loopback
+    2. what needs uid 0    mounts made private, device nodes read-only, the AnyIP route, every port of it led to one
+                           listener, listeners on the own loopback
     3. privileges          user namespace mapped back to the caller, no capability
     4. hand-over           the listeners go to the proxy (SCM_RIGHTS), answered by `go`; nothing before needs the proxy
     5. limits              rlimits, a second filter, no abstract sockets where the network is the host's
@@ -74,6 +75,10 @@ class Config:
         self.records["listen"] = [record for record in self.many("listen") if not record.startswith(b"dns ")]
         self.records["env"] = self.many("env") + self.many("explicit-env")
 
+    def serve_every_port(self) -> None:
+        """One listener per family is enough, which `lead_every_port_to` leads to."""
+        self.records["listen"] = self.many("listen-every")
+
     def one(self, key: str) -> Optional[str]:
         values = self.records.get(key)
         return os.fsdecode(values[-1]) if values else None
@@ -100,6 +105,9 @@ def open_listener(kind: str, address: str, port: int) -> _socket.socket:
         sock.setsockopt(_socket.IPPROTO_IPV6, _socket.IPV6_V6ONLY, 1)
     if kind != "dns":
         sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+    if kind == "every":
+        level, option = (41, 75) if family == _socket.AF_INET6 else (0, 19)  # IPV6_TRANSPARENT, IP_TRANSPARENT
+        sock.setsockopt(level, option, 1)
     sock.bind((address, port))
     if kind != "dns":
         sock.listen(BACKLOG)
@@ -151,6 +159,113 @@ def make_every_address_local() -> None:
                 family == _socket.AF_INET6 and code in (errno.EOPNOTSUPP, errno.EAFNOSUPPORT, errno.ENODEV)
             ):
                 raise OSError(code, os.strerror(code))
+    finally:
+        sock.close()
+
+
+# --- every port -----------------------------------------------------------------------------------------------------
+
+NETLINK_NETFILTER, NFNL_SUBSYS_NFTABLES = 12, 10
+SYNTHETIC = (
+    (_socket.AF_INET, b"\xff\xfe", b"\xc6\x12"),  # 198.18.0.0/15
+    (_socket.AF_INET6, b"\xff" * 8, b"\xfd\x5b\x6b\x65\x70\0\0\0"),  # fd5b:6b65:7000::/64
+)
+"""Family, mask and first bytes of the addresses that stand for names (skep_proxy/synthetic.py)."""
+
+
+def attribute(kind: int, *parts: bytes) -> bytes:
+    """nlattr of netlink(7): its length, its type, what is in it, padded to four bytes."""
+    data = b"".join(parts)
+    return (4 + len(data)).to_bytes(2, sys.byteorder) + kind.to_bytes(2, sys.byteorder) + data + bytes(-len(data) % 4)
+
+
+def nested(kind: int, *parts: bytes) -> bytes:
+    return attribute(kind | 0x8000, *parts)
+
+
+def value(kind: int, number: int) -> bytes:
+    return attribute(kind, number.to_bytes(4, "big"))
+
+
+REGISTER = 8  # NFT_REG32_00: everything is loaded there, looked at, and overwritten
+
+
+def expression(name: bytes, *attributes: bytes) -> bytes:
+    return nested(1, attribute(1, name + b"\0"), nested(2, *attributes))
+
+
+def load(name: bytes, register: int, *attributes: bytes) -> bytes:
+    return expression(name, value(register, REGISTER), *attributes)
+
+
+def compare(operator: int, data: bytes) -> bytes:
+    """The rest of the rule is for packets of which this is true: 0 for equal, 1 for not."""
+    return expression(b"cmp", value(1, REGISTER), value(2, operator), nested(3, attribute(1, data)))
+
+
+def field(base: int, offset: int, mask: bytes) -> bytes:
+    """Bytes of the network header (1) or the transport header (2), as far as the mask goes."""
+    size = len(mask)
+    read = load(b"payload", 1, value(2, base), value(3, offset), value(4, size))
+    masks = nested(4, attribute(1, mask)), nested(5, attribute(1, bytes(size)))
+    return read + expression(b"bitwise", value(1, REGISTER), value(2, REGISTER), value(3, size), *masks)
+
+
+def rules_of(family: int, mask: bytes, synthetic: bytes, port: int) -> List[bytes]:
+    """What is done with a SYN to an address that is not loopback, as nft(8) would write it:
+
+    ip daddr != 198.18.0.0/15 socket transparent 0-1 accept
+    tproxy to :PORT
+    """
+    at, loopback = (16, b"\x7f") if family == _socket.AF_INET else (24, bytes(15) + b"\1")
+    syn = (
+        load(b"meta", 1, value(2, 15)) + compare(0, bytes((family,)))  # nfproto: the numbers of the families
+        + load(b"meta", 1, value(2, 16)) + compare(0, b"\6")  # l4proto: TCP
+        + field(2, 13, b"\x17") + compare(0, b"\2")  # of FIN, SYN, RST and ACK, SYN alone
+        + field(1, at, b"\xff" * len(loopback)) + compare(1, loopback)
+    )  # fmt: skip
+    own = field(1, at, mask) + compare(1, synthetic) + load(b"socket", 2, value(1, 0))
+    accept = expression(b"immediate", value(1, 0), nested(2, nested(2, value(1, 1))))
+    there = expression(b"immediate", value(1, REGISTER), nested(2, attribute(1, port.to_bytes(2, "big"))))
+    lead = there + expression(b"tproxy", value(1, family), value(3, REGISTER))
+    return [syn + own + accept, syn + lead]
+
+
+def lead_every_port_to(port: int) -> None:
+    """A connection to any port of an address that is not loopback arrives at the listener of kind `every` on `port`,
+    and `getsockname` still says where it was meant for. But what somebody inside listens at himself is his: programs
+    take the address from which they would reach a distant one for their own. A synthetic address is a name, and
+    always the proxy's.
+
+    One batch of nfnetlink, all or nothing: a table, a chain on prerouting, its rules.
+    """
+    import struct
+
+    def message(kind: int, flags: int, family: int, body: bytes, resource: int = 0) -> bytes:
+        head = struct.pack("=BB", family, 0) + resource.to_bytes(2, "big")  # nfgenmsg
+        return struct.pack("=IHHII", 20 + len(body), kind, flags | 1, 0, 0) + head + body
+
+    def new(kind: int, body: bytes, flags: int = 0) -> bytes:
+        return message(NFNL_SUBSYS_NFTABLES << 8 | kind, 0x400 | flags, 1, body)  # NLM_F_CREATE, NFPROTO_INET
+
+    table, name = attribute(1, b"skep\0"), b"in\0"
+    hook = nested(4, value(1, 0), attribute(2, struct.pack("!i", -150)))  # prerouting, before anything of NAT
+    rules = [rule for family in SYNTHETIC for rule in rules_of(*family, port)]
+    batch = [
+        message(16, 0, 0, b"", NFNL_SUBSYS_NFTABLES),
+        new(0, table),
+        new(3, table + attribute(3, name) + hook + attribute(7, b"filter\0")),
+        *(new(6, table + attribute(2, name) + nested(4, rule), 0x800) for rule in rules[:-1]),
+        new(6, table + attribute(2, name) + nested(4, rules[-1]), 0x800 | 4),  # NLM_F_APPEND, and NLM_F_ACK for all
+        message(17, 0, 0, b"", NFNL_SUBSYS_NFTABLES),
+    ]
+    sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, NETLINK_NETFILTER)
+    try:
+        sock.settimeout(5)
+        sock.send(b"".join(batch))
+        code = -struct.unpack_from("=i", sock.recv(65536), 16)[0]
+        if code:
+            raise OSError(code, os.strerror(code))
     finally:
         sock.close()
 
@@ -360,6 +475,12 @@ def attest_seccomp(config: Config) -> str:
     fields = status_fields()
     if fields["Seccomp"] != "2":
         raise Refused("no seccomp filter is in force")
+    try:
+        _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, NETLINK_NETFILTER).close()
+    except OSError:
+        pass
+    else:
+        raise Refused("the filter that lets the shim set up nf_tables is still the only one")
     if config.one("strict"):
         try:
             _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM).close()
@@ -563,12 +684,24 @@ def open_listeners(config: Config, say: Any) -> List[Tuple[str, str, int, _socke
     for record in config.many("listen"):
         kind, address, port = record.decode().split(" ")
         try:
-            listeners.append((kind, address, int(port), open_listener(kind, address, int(port))))
+            sock = open_listener(kind, address, int(port))
+            listeners.append(("tcp" if kind == "every" else kind, address, int(port), sock))
         except OSError as error:
             if kind == "proxy":
                 raise
             say("note transparent no %s listener on %s port %s: %s" % (kind, address, port, error.strerror))
     return listeners
+
+
+def set_every_port(config: Config, port: int, say: Any) -> None:
+    try:
+        lead_every_port_to(port)
+        config.serve_every_port()
+    except OSError as error:
+        named = [
+            record.split(b" ")[2].decode() for record in config.many("listen") if record.startswith(b"tcp 0.0.0.0 ")
+        ]
+        say("note every-port the kernel refused nf_tables (%s): only %s" % (error.strerror, ", ".join(named) or "none"))
 
 
 def set_apart(config: Config, listening: bool, say: Any) -> List[Tuple[str, str, int, _socket.socket]]:
@@ -585,9 +718,13 @@ def set_apart(config: Config, listening: bool, say: Any) -> List[Tuple[str, str,
         if config.one("transparent") is not None:
             try:
                 make_every_address_local()
+                every = config.one("every-port")
+                if every is not None:
+                    set_every_port(config, int(every), say)
             except OSError as error:
                 config.do_without_transparent_egress()
-                say("note transparent the kernel refused the route: %s" % error.strerror)
+                for layer in ("transparent", "every-port"):
+                    say("note %s the kernel refused the route: %s" % (layer, error.strerror))
         listeners = open_listeners(config, say) if listening else []
         if apart:
             map_back_to(int(config.one("uid") or 0), int(config.one("gid") or 0))
