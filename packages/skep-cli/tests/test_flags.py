@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from skep_cli.cli import cli
 from skep_cli.flags import POLICY_FLAGS, REPORT_FLAG, Flag, Flags, parse_simple
 from skep_cli.options import collect, policy_flags
 from skep_policy.errors import PolicyError
@@ -71,3 +72,15 @@ def test_flags_are_a_layer_and_a_value_that_cannot_be_used_is_refused() -> None:
     assert policy.filesystem.git is True and policy.limits.wall == "30m"
     with pytest.raises(PolicyError, match="http://a"):
         Flags(allow=["http://a"]).as_policy()
+
+
+def test_an_unknown_toolchain_is_a_usage_error_that_lists_those_there_are() -> None:
+    with pytest.raises(PolicyError, match=r"--toolchain: unknown name 'cobol'; known are go, jvm, node, python, rust"):
+        Flags(toolchain=["python", "cobol"]).as_policy()
+    assert Flags(toolchain=["python", "go"]).as_policy().worker.toolchains == ("python", "go")
+
+
+@pytest.mark.parametrize(("typed", "hint"), [("exce", " Did you mean 'exec'?"), ("zzz", "")])
+def test_a_command_that_is_none_is_a_usage_error_with_the_nearest(typed: str, hint: str) -> None:
+    result = CliRunner().invoke(cli, [typed])
+    assert result.exit_code == 2 and result.output.endswith(f"Error: No such command {typed!r}.{hint}\n")

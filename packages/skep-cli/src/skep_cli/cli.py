@@ -52,6 +52,16 @@ class LazyGroup(click.Group):
         assert isinstance(found, click.Command)
         return found
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            from difflib import get_close_matches
+
+            near = "".join(f" Did you mean {name!r}?" for name in get_close_matches(args[0], COMMANDS, n=1))
+            ctx.fail(f"No such command {args[0]!r}.{near}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(SHORT_HELP.items()))

@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 from skep_policy.checks import check
+from skep_policy.errors import PolicyError
 from skep_policy.policy import Env, Filesystem, Limits, Network, Policy, Worker
 
 SOURCE: Final = "command line"
@@ -102,6 +103,13 @@ class Flags(msgspec.Struct):
             worker=Worker(preset=self.preset, toolchains=tuple(self.toolchain)),
         )
         check(policy, source=SOURCE)
+        if self.toolchain:
+            from skep_policy.preset import preset_names
+
+            known = preset_names("toolchains")
+            for name in self.toolchain:
+                if name not in known:
+                    raise PolicyError(f"--toolchain: unknown name {name!r}; known are {', '.join(known)}")
         return policy
 
 

@@ -24,7 +24,7 @@ def split(text: str, option: str) -> list[str]:
             f"{option} {text!r}: no shell reads it, so {operator!r} would be an argument; write sh -c '...'"
         )
     if not words:
-        raise UsageError(f"{option} is empty: write a command, such as {option} 'codex exec {{task}}'")
+        raise UsageError(f"{option} is empty: write a command, such as {option} './check.sh'")
     if any("\0" in word for word in words):
         raise UsageError(f"{option} holds a NUL character")
     return words
