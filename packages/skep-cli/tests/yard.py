@@ -14,6 +14,7 @@ import tarfile
 import threading
 import zipfile
 from collections.abc import Mapping
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,9 @@ PACKAGE = "skep-demo-package"
 MODULE = PACKAGE.replace("-", "_")
 
 
+@cache
 def npm_archive() -> bytes:
-    """A package that exports the number 42."""
+    """A package that exports the number 42. Made once, since gzip writes the time of day into it."""
     files = {
         "package.json": json.dumps({"name": PACKAGE, "version": "1.0.0", "main": "index.js"}),
         "index.js": "module.exports = 42\n",
