@@ -102,6 +102,8 @@ WRONG = [
     ("[filesystem]\nwrite = ['*.log']\n", 2, "filesystem.write[0]", "pattern"),
     ('[filesystem]\nhide = ["a\\u0000b"]\n', 2, "filesystem.hide[0]", "NUL"),
     ("[filesystem]\nprotect = ['~bob/x']\n", 2, "filesystem.protect[0]", "~/"),
+    ("[filesystem]\nhide = ['$HOME/x']\n", 2, "filesystem.hide[0]", "~/"),
+    ("[filesystem]\nwrite = ['${HOME}/x']\n", 2, "filesystem.write[0]", "./${HOME}/x"),
     ("[filesystem]\ndevices = ['kvm']\n", 2, "filesystem.devices[0]", "/dev/kvm"),
     ("[filesystem]\ndevices = ['/dev/../etc']\n", 2, "filesystem.devices[0]", "/dev/kvm"),
     ("[env]\npass = ['A=1']\n", 2, "env.pass[0]", "env.set"),

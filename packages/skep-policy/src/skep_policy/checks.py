@@ -92,6 +92,8 @@ def _path(text: str) -> None:
     _filled(text)
     if text.startswith("~") and text != "~" and not text.startswith("~/"):
         raise PolicyError(f'the home of another user: {text!r}; write the absolute path, or "~/..." for your own')
+    if text.startswith("$") and (text[1:2] == "{" or text[1:2].isidentifier()):
+        raise PolicyError(f'a variable, and none is expanded: {text!r}; write "~/..." or the path, or "./{text}"')
 
 
 def _plain_path(text: str) -> None:
