@@ -1,8 +1,12 @@
-"""A model server that is a script: it asks for one edit and one command, in the protocols agents speak, streaming."""
+"""A model server that is a script: it asks for one edit and one command, in the protocols agents speak, streaming.
+
+By itself, `python3 model.py [PORT]` serves until it is interrupted.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +20,7 @@ DONE = "The test passes now."
 class Model:
     """Listens on loopback; `asked` is every path, `bodies` every request's JSON."""
 
-    def __init__(self) -> None:
+    def __init__(self, port: int = 0) -> None:
         self.asked: list[str] = []
         self.bodies: list[dict[str, Any]] = []
         model = self
@@ -64,7 +68,7 @@ class Model:
             def log_message(self, format: str, *args: Any) -> None:
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()
@@ -196,3 +200,16 @@ def contents(path: str, body: dict[str, Any]) -> Iterator[tuple[str, Any]] | dic
     usage = {"promptTokenCount": 1, "candidatesTokenCount": 1, "totalTokenCount": 2}
     answer: dict[str, Any] = {"candidates": [candidate], "usageMetadata": usage}
     return iter([("", answer)]) if ":stream" in path else answer
+
+
+def main() -> None:
+    model = Model(int(sys.argv[1]) if len(sys.argv) > 1 else 0)
+    print(f"a model that is a script: http://localhost:{model.port}", flush=True)
+    try:
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        model.close()
+
+
+if __name__ == "__main__":
+    main()

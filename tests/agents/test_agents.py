@@ -114,8 +114,9 @@ def installed(agent: Agent, base: Path) -> Path:
         env = {**os.environ, "UV_TOOL_DIR": str(prefix / "tools"), "UV_TOOL_BIN_DIR": str(folder)}
         words = ["uv", "tool", "install", name]
     else:
-        folder, env = prefix / "node_modules/.bin", dict(os.environ)
-        words = ["npm", "install", "--no-audit", "--no-fund", "--prefix", str(prefix), name]
+        folder, env = prefix / "bin", dict(os.environ)
+        # Else npm takes an older one where the newest wants a newer Node, whether it needs Node at all or not.
+        words = ["npm", "install", "--global", "--prefix", str(prefix), f"--allow-scripts={name}", f"{name}@latest"]
     prefix.mkdir(parents=True, exist_ok=True)
     subprocess.run(words, env=env, check=True, capture_output=True, timeout=900)
     return folder
