@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 from skep_cli.errors import UsageError
 from skep_cli.workers import missing, none_configured, split, with_task
 
-from .stage import GIT, document, skep
+from .stage import GIT, document, make_repo, skep
 
 
 def test_a_command_is_split_as_a_shell_splits_words() -> None:
@@ -100,6 +102,59 @@ def test_in_place_too_an_agent_finds_a_copy_of_its_state_and_only_when_asked_for
     assert plain.stdout == "none unset\n"
     used = skep(state, "run", str(repo), "t", "--json", env={"PATH": "/usr/bin:/bin"})
     assert used.returncode == 127 and "'codex'" in used.stderr
+
+
+def test_an_agents_endpoint_that_is_not_allowed_is_told_of_before_it_tries_for_minutes(state: Path, repo: Path) -> None:
+    own = state / "home/.config/skep/workers"
+    own.mkdir(parents=True)
+    (own / "mine.toml").write_text(
+        '[preset]\nprograms = ["sh"]\n[worker]\ncommand = ["sh", "-c", ":", "{task}"]\n'
+        '[env]\npass = ["MINE_*"]\n[network]\nallow = ["api.example.com"]\n'
+    )
+    env = {
+        "MINE_URL": "http://localhost:8123/v1",
+        "MINE_OTHER": "https://api.example.com/v1",
+        "MINE_WORD": "localhost:1",
+        "MINE_BAD": "http://[",
+        "NOT_MINE": "http://localhost:1/",
+    }
+    exec_ = ("exec", "--preset", "mine")
+    run = ("run", str(repo), "t", "--worker", "mine")
+    for words, rest in ((run, ()), (exec_, ("--", "true"))):
+        done = skep(state, *words, *rest, env=env, cwd=repo)
+        if done.returncode == 125 and not os.environ.get("SKEP_SANDBOX_MUST_WORK"):
+            pytest.skip(done.stderr.strip())
+        told = [line for line in done.stderr.splitlines() if "leads to" in line]
+        assert len(told) == 1 and told[0].endswith(
+            "MINE_URL leads to localhost:8123, which is not in the allowlist; --allow localhost:8123"
+        )
+        done = skep(state, *words, "--allow", "localhost:8123", *rest, env=env, cwd=repo)
+        assert done.returncode == 0 and "leads to" not in done.stderr
+        done = skep(state, *words, "--env", "MINE_URL=https://api.example.com/", *rest, env=env, cwd=repo)
+        assert done.returncode == 0 and "leads to" not in done.stderr
+        done = skep(state, *words, "--deny", "localhost:8123", *rest, env=env, cwd=repo)
+        assert "MINE_URL leads to localhost:8123, which localhost:8123 denies" in done.stderr
+
+
+def test_bytecode_is_no_part_of_a_patch_unless_it_was_committed(state: Path, tmp_path: Path) -> None:
+    repo = make_repo(tmp_path / "bare", {"a.py": "x = 1\n", "kept/__pycache__/old.pyc": "old"})
+    script = "mkdir __pycache__; echo new > __pycache__/a.pyc; echo new > kept/__pycache__/old.pyc; echo new > b.py"
+    told = document(skep(state, "run", str(repo), "t", "--worker", f"sh -c '{script}'", "--json"))
+    assert told["files_changed"] == ["b.py", "kept/__pycache__/old.pyc"]
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/tmp is the worker's own on Linux")
+def test_a_run_is_told_that_what_it_names_below_tmp_is_out_of_sight(state: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=Path.home(), prefix=".skep-test-") as folder:
+        repo = make_repo(Path(folder) / "repo", {"a": "1"})
+        with tempfile.NamedTemporaryFile(dir="/tmp", suffix=".sh") as script:
+            done = skep(state, "run", str(repo), "t", "--worker", f"sh {script.name}", "--verify", f"sh {script.name}")
+            if done.returncode == 125 and not os.environ.get("SKEP_SANDBOX_MUST_WORK"):
+                pytest.skip(done.stderr.strip())
+            told = [line for line in done.stderr.splitlines() if "is not in the sandbox" in line]
+            assert len(told) == 2 and all(f"--write {script.name}" in line for line in told), done.stderr
+            done = skep(state, "run", str(repo), "t", "--worker", "sh -c :")
+            assert "is not in the sandbox" not in done.stderr
 
 
 def test_an_unknown_preset_lists_those_there_are(state: Path, repo: Path) -> None:

@@ -19,6 +19,7 @@ from .audit import dump
 from .errors import CannotRun, NoOverlay
 from .host import NO_BACKEND_FIX, Host
 from .order import Hooks, Order, Outcome, Place
+from .private import unseen
 from .state import RunFolder
 
 if TYPE_CHECKING:
@@ -49,8 +50,12 @@ class PolicyBounds:
         if order.mode == "sandbox":
             self._refuse()
         # a policy that cannot be resolved is told before anything is made
-        self.notes: tuple[str, ...] = self.boundary(Place(order.root), ()).notes
+        first = self.boundary(Place(order.root), ())
+        self.notes: tuple[str, ...] = first.notes
         """What a person should know of the boundary, a line each."""
+        if order.mode == "sandbox":
+            for words in (order.argv, order.verify or [""]):
+                self.notes += tuple(unseen(first, words, facts.environ))
 
     def boundary(self, place: Place, extra_roots: tuple[str, ...]) -> Boundary:
         """The boundary around a workspace that stands at the tree's own path. Raises CannotRun."""

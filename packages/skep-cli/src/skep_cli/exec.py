@@ -48,10 +48,14 @@ def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
         policy = policies.effective(flags, facts=facts, project=facts.cwd)
         own: dict[str, str] = {}
         if flags.preset is not None:
+            from .endpoints import shut
             from .execstate import Copies
+            from .presets import load
 
-            copies = Copies(flags.preset, facts)
+            copies = Copies(preset := load(flags.preset, facts), facts)
             own = copies.variables
+            for line in shut(preset, policy, facts):
+                complain(line)
         return _execute(flags, command, facts, policy, own, host)
     except PolicyError as error:
         return complain(str(error))
@@ -103,6 +107,11 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
             status = complain(f"{flags.report}: the report cannot be written: {error.strerror or error}")
     for line in closing_lines(outcome, command):
         complain(line)
+    if outcome.exit_code and any("/tmp" in word for word in (*command, facts.environ.get("PATH", ""))):
+        from .private import unseen
+
+        for line in unseen(boundary, command, facts.environ):
+            complain(line)
     return status
 
 

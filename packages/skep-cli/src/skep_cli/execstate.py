@@ -10,22 +10,23 @@ from pathlib import Path
 
 from skep_policy.facts import Facts
 
-from . import agentstate, presets
+from . import agentstate
+from .presets import Preset
 from .removal import remove
 
 
 class Copies:
     """Copies of one preset's state. `variables` names the folders, by the variables that lead there."""
 
-    def __init__(self, preset: str, facts: Facts) -> None:
-        """Raises OSError, PolicyError."""
+    def __init__(self, preset: Preset, facts: Facts) -> None:
+        """Raises OSError."""
         kept = Path(facts.state_dir, "exec")
         kept.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in kept.iterdir():
             if not _lives(left.name):
                 remove(left)
         self._folder = kept / str(os.getpid())
-        self.variables = agentstate.lay_out(presets.load(preset, facts).head.state, self._folder, home=facts.home)
+        self.variables = agentstate.lay_out(preset.head.state, self._folder, home=facts.home)
 
     def remove(self) -> None:
         remove(self._folder)

@@ -4,9 +4,10 @@ run.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import click
 import msgspec
@@ -21,6 +22,7 @@ from . import policies
 from .errors import UsageError
 from .flags import Flags
 from .options import collect, policy_flags
+from .private import own_folder
 from .render import one_line
 
 
@@ -114,19 +116,46 @@ def check(file: str | None, **values: Any) -> None:
 def explain(target: str, json: bool, **values: Any) -> None:
     """Say whether TARGET, a HOST[:PORT] or a path, may be reached, and which rule decides. Exits 0 when it may, 1
     when not.
+
+    What begins with `/`, `~` or a dot or holds a `/` is a path, and so is a name that stands in the current folder;
+    anything else is a host. The answer says which it was taken for: `./NAME` is always a path, `NAME:443` a host.
     """
     policy, flags, facts = in_force(values)
     explanation: Explanation
-    if target.startswith(("/", "~", "./", "../")) or target in (".", ".."):
-        explanation = explain_path(boundary_of(policy, flags, facts, absent_too=True), target)
+    kind = kind_of(target, facts.cwd)
+    if kind == "path":
+        boundary = boundary_of(policy, flags, facts, absent_too=True)
+        explanation = with_own_folders(explain_path(boundary, target), boundary)
     else:
         explanation = explain_host(policy, target)
     if json:
         as_json(explanation)
     else:
         rule = f" by {explanation.rule} ({explanation.source})" if explanation.rule else ""
-        tell(f"{target}: {'allowed' if explanation.allow else 'denied'}{rule}: {explanation.reason}")
+        verdict = "allowed" if explanation.allow else "denied"
+        tell(f"{kind} {explanation.target}: {verdict}{rule}: {explanation.reason}")
     sys.exit(0 if explanation.allow else 1)
+
+
+def with_own_folders(explanation: Explanation, boundary: Boundary) -> Explanation:
+    """The same, or what is so where a folder of the worker's own stands over the path."""
+    path = explanation.target
+    folder = own_folder(boundary, path) if explanation.rule is None and explanation.allow else None
+    if folder is None:
+        return explanation
+    if path != folder and os.path.lexists(path):
+        return Explanation(path, False, None, f"hidden: the worker has a {folder} of its own; --write lets it in", None)
+    access = "read" if folder == "/run" else "write"
+    return Explanation(path, True, None, f"{access}: the worker has a {folder} of its own", None)
+
+
+def kind_of(target: str, folder: str) -> Literal["host", "path"]:
+    """What somebody in `folder` means by it. Raises UsageError for a URL."""
+    if "://" in target:
+        raise UsageError(f"{target} is a URL: write its host, as in `skep policy explain example.com:443`")
+    if "/" in target or target.startswith((".", "~")) or os.path.lexists(os.path.join(folder, target)):
+        return "path"
+    return "host"
 
 
 @command.command()

@@ -17,6 +17,7 @@ from skep_policy.layers import Effective
 
 from . import local, policies, presets, repository, workers
 from .bounds import PolicyBounds
+from .endpoints import shut
 from .errors import CannotRun, SkepError, UsageError
 from .exec import denial_lines
 from .flags import Flags
@@ -28,6 +29,9 @@ from .record import Mode, Run, one_json
 from .render import Live, Status
 from .state import RunFolder, Runs, gather
 from .workers import split, with_task
+
+LEFT_BEHIND = ("__pycache__/",)
+"""What a run of the code leaves and nobody commits, whether the project's own `.gitignore` has it or not."""
 
 
 @click.command("run", short_help="Give a task to a worker and get a verified patch back.")
@@ -143,7 +147,7 @@ def start(
             flags.preset = configured
             effective = policies.effective(flags, facts=facts, project=root, own_command=True)
         words = worker_words(worker, effective, facts)
-        head = presets.load(flags.preset, facts).head if flags.preset else None
+        preset = presets.load(flags.preset, facts) if flags.preset else None
         verify_words, verify_text = verify_command(verify, effective)
         order = Order(
             root=root,
@@ -160,11 +164,11 @@ def start(
             keep=keep,
             exclude=os.path.join(found.common_dir, "info/exclude") if found else None,
             user_exclude=repository.excludes_file(git, found, facts.environ, facts.home),
-            notes=policies.withheld_lines(effective, root),
+            notes=policies.withheld_lines(effective, root) + (shut(preset, effective, facts) if preset else []),
             version=version("skep-cli"),
             workspace=workspace,
-            state=head.state if head else {},
-            ignore=head.ignore if head else (),
+            state=preset.head.state if preset else {},
+            ignore=(*LEFT_BEHIND, *(preset.head.ignore if preset else ())),
             home=facts.home,
         )
         bounds = PolicyBounds(order, effective, facts, strict=flags.strict, host=here())
