@@ -261,6 +261,22 @@ def orphans(session: int) -> list[int]:
     return found
 
 
+def test_a_configuration_of_megabytes_holds_nobody_up_when_nothing_reads_it(box: Box) -> None:
+    fake = box.out / "bwrap"
+    fake.write_text("#!/bin/sh\nexec sleep 1000\n")
+    fake.chmod(0o755)
+    real, words = box.bwrap, ["sh", "-c", 'echo "${#BIG}" > size', *["x" * 100_000] * 15]
+    large = {"PATH": os.environ["PATH"], **{f"BIG{number}": "x" * 100_000 for number in range(15)}, "BIG": "x" * 90_000}
+    box.bwrap = str(fake)
+    sandbox = spawn(box.launch(words, env=large), stdin=None, stdout=None, stderr=None)
+    sandbox.signal(signal.SIGTERM)
+    assert sandbox.wait().exit_code == 143
+    box.bwrap = real
+    launch = box.launch(words[:3] + words[3:6], env={name: large[name] for name in ("PATH", "BIG", "BIG1")})
+    assert len(launch.config) > 400_000
+    assert go(launch).exit_code == 0 and (box.ws / "size").read_text() == "90000\n"
+
+
 def test_a_proxy_that_never_answers_does_not_hold_a_kill(box: Box) -> None:
     import socket
 

@@ -6,13 +6,20 @@ import msgspec
 import pytest
 from skep_policy import Verdict
 from skep_policy.events import Closed, Decision
-from skep_policy.report import LISTED, Egress
+from skep_policy.report import LISTED, Egress, limit_words
 
 YES, NO = Verdict(True, "allowed", "a.test"), Verdict(False, "not-listed")
 
 
 def decision(host: str, verdict: Verdict, port: int = 443) -> Decision:
     return Decision(0.0, host, port, "connect", verdict)
+
+
+def test_a_limit_that_was_met_is_not_said_to_have_ended_it() -> None:
+    assert limit_words("wall") == "ended by the wall limit"
+    assert limit_words("file-size") == "ended by the file-size limit"
+    for limit in ("memory", "processes"):
+        assert limit_words(limit).startswith(f"the {limit} limit was reached")
 
 
 def test_decisions_and_bytes_are_counted_per_destination_in_the_order_first_seen() -> None:

@@ -234,7 +234,7 @@ def compile(
         )
     files = {op.name: op.content for op in ops if isinstance(op, Data)}
     files["seccomp"] = base_filter(ARCHES[facts.machine], netfilter=network.transparent)
-    shim = [facts.interpreter, "-I", "-S", SHIM_INSIDE, "--control", "{fd:control}"]
+    shim = [facts.interpreter, "-I", "-S", SHIM_INSIDE, "--control", "{fd:control}", "--config", "{fd:config}"]
     if network.mode == "filtered":
         shim += ["--proxy", "{fd:proxy}"]
     records = [("cover", f"{cover.kind} {cover.path}") for cover in covers]

@@ -285,7 +285,9 @@ class Guardian:
             pass
 
     def limit_hit(self) -> str | None:
-        """Which limit the worker failed by, as far as the kernel tells; None when it did not fail."""
+        """Which limit a worker that failed has met, as far as the kernel tells; None when it did not fail. Whether it
+        failed by it is not told.
+        """
         if self.status == 0:
             return None
         for folder in self.plan.many("cgroup"):

@@ -34,7 +34,8 @@ mkdir ./.skep-probe && rmdir ./.skep-probe
 EVERYWHERE: Final = "/etc/passwd"
 """A file that every host has and any program can read, so that hiding one is tried for real."""
 DELEGATE: Final = (
-    "run it in a systemd user session (version 2 cgroups are delegated there), or give the folder to this user"
+    "`systemd-run --user --scope skep ...` where a systemd user manager runs (its cgroups are ours to divide), "
+    "or give the folder to this user"
 )
 
 TOLD: Final = {

@@ -26,7 +26,8 @@ class Outcome(msgspec.Struct, frozen=True):
     """What became of a command. `exit_code` is 128 + N for signal N, 126 or 127 when it could not be executed.
 
     A layer is True when it was in force, False when not asked for, else the reason it was not. `limit` names the
-    limit that ended it. `output_error` is the errno for which not all of its output arrived.
+    limit that ended it or, of a command that failed, the one it met (`skep_policy.report.limit_words`). `output_error`
+    is the errno for which not all of its output arrived.
     """
 
     exit_code: int

@@ -312,6 +312,10 @@ def spawn(
             fds["proxy"] = high(proxy.fileno(), opened)
         its_stderr = high(nowhere[1] if stderr is None else stderr, opened)
         nulls = [number for number, fd in ((0, stdin), (1, stdout), (its_stderr, stderr)) if fd is None]
+        extra = [f"stderr={its_stderr}", *(f"null={fd}" for fd in nulls), *(f"ignore={number}" for number in ignored)]
+        # Not over the control socket: it may be larger than what that takes, and be read much later or never.
+        config = "".join(record + "\0" for record in extra).encode() + launch.config
+        fds["config"] = memfd("config", config, opened)
         args = b"".join(os.fsencode(_fill(word, fds)) + b"\0" for word in launch.args)
         fds["args"] = memfd("args", args, opened)
         records: dict[str, Sequence[object]] = {
@@ -338,13 +342,7 @@ def spawn(
         for fd in opened:
             if fd != diagnostics:
                 os.close(fd)
-    sandbox = Sandbox(own_control, lifeline, reap, diagnostics)
-    extra = [f"stderr={its_stderr}", *(f"null={fd}" for fd in nulls), *(f"ignore={number}" for number in ignored)]
-    try:
-        own_control.sendall("".join(record + "\0" for record in extra).encode() + launch.config)
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # it failed already; `wait` says why
-    return sandbox
+    return Sandbox(own_control, lifeline, reap, diagnostics)
 
 
 def _fill(word: str, fds: Mapping[str, int]) -> str:

@@ -14,7 +14,7 @@ from skep_policy.boundary import Access
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
-from skep_policy.report import Egress, Report
+from skep_policy.report import Egress, Report, limit_words
 
 from . import policies
 from .flags import Flags
@@ -139,7 +139,7 @@ def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
     if outcome.output_error is not None:
         lines.append(f"not all of the output arrived: {os.strerror(outcome.output_error)}")
     if outcome.limit is not None:
-        lines.append(f"ended by the {outcome.limit} limit; --{outcome.limit} raises it")
+        lines.append(f"{limit_words(outcome.limit)}; --{outcome.limit} raises it")
     lines += denial_lines(outcome.egress)
     # What was moved away comes first: a worker can make any number of the others.
     found = sorted(outcome.findings, key=lambda finding: finding.kind == "appeared")

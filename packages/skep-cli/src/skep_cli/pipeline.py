@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 from skep_policy.events import Closed, Decision, EgressEvent
+from skep_policy.report import limit_words
 
 from . import agentstate, local, overlayspace, patch, verify
 from .audit import Log, dump, now
@@ -301,7 +302,7 @@ class Pipeline:
             run.verification = verify.judged(
                 order.verify_text, exit_code=done.exit_code, exec_error=done.exec_error, timed_out=done.timed_out
             )
-            detail = f"ended by the {done.limit} limit" if done.limit else ""
+            detail = limit_words(done.limit) if done.limit else ""
         except (OSError, SkepError) as error:
             run.verification = Verification("unavailable", order.verify_text, None)
             detail = verify.explain(error)
@@ -355,7 +356,7 @@ def _take_over(run: Run, outcome: Outcome) -> None:
     if outcome.exec_error is not None:
         run.reason = f"the worker could not be executed: {os.strerror(outcome.exec_error)}"
     elif outcome.limit and not outcome.timed_out:
-        run.reason = f"ended by the {outcome.limit} limit"
+        run.reason = limit_words(outcome.limit)
 
 
 def egress_data(event: EgressEvent) -> dict[str, Any]:

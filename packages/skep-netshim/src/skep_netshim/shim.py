@@ -1,6 +1,6 @@
 """The one program of skep that runs inside the sandbox: hand listeners out, give up every privilege, attest, exec.
 
-    python3 -I -S shim.py --control FD [--proxy FD]                   by a backend, told what to do over FD
+    python3 -I -S shim.py --control FD [--config FD] [--proxy FD]     by a backend, told what to do over FD
     python3 -I -S shim.py --unix PATH [--relay] [--port N] -- CMD...  by hand, in a container with one mounted socket
     python3 -I -S shim.py --connect HOST PORT [--port N]              inside: stdin and stdout to a host, by the proxy;
                                                                       what ssh's ProxyCommand is for
@@ -10,7 +10,8 @@ and `_signal` where `socket` and `signal` would do, because those two are a thir
 descriptor and the configuration come from the host and are believed; everything else here is the boundary that is about
 to be judged. The order is
 
-    1. configuration       NUL-terminated `key=value` records, ended by an empty one
+    1. configuration       NUL-terminated `key=value` records, ended by an empty one; over the control descriptor, or
+                           from a file of its own, so that nobody waits until it is read
     2. what needs uid 0    mounts made private, device nodes read-only, the AnyIP route, every port of it led to one
                            listener, listeners on the own loopback
     3. privileges          user namespace mapped back to the caller, no capability
@@ -775,7 +776,7 @@ def prepare(config: Config, proxy_fd: Optional[int], say: Any) -> None:
         raise Refused("cannot enter %s: %s" % (config.one("cwd"), error.strerror)) from None
 
 
-def controlled(control_fd: int, proxy_fd: Optional[int]) -> None:
+def controlled(control_fd: int, config_fd: int, proxy_fd: Optional[int]) -> None:
     os.set_inheritable(control_fd, False)
     if proxy_fd is not None:
         os.set_inheritable(proxy_fd, False)
@@ -784,7 +785,9 @@ def controlled(control_fd: int, proxy_fd: Optional[int]) -> None:
         os.write(control_fd, (line.replace("\n", " ") + "\n").encode("utf-8", "surrogateescape"))
 
     try:
-        config = read_config(control_fd)
+        config = read_config(config_fd)
+        if config_fd != control_fd:
+            os.close(config_fd)
         stderr = config.one("stderr")
         if stderr is not None:
             os.set_inheritable(int(stderr), False)
@@ -984,13 +987,14 @@ def main() -> None:
             options[name] = "yes"
         elif name == "--connect" and len(args) > 1 and args[1].isdigit():
             options[name], options["port of it"] = args.pop(0), args.pop(0)
-        elif name in ("--control", "--proxy", "--unix", "--port") and args:
+        elif name in ("--control", "--config", "--proxy", "--unix", "--port") and args:
             options[name] = args.pop(0)
         else:
             sys.exit("shim: %s: not an option; see the text at the top of this file" % name)
     if "--control" in options:
         proxy = options.get("--proxy")
-        controlled(int(options["--control"]), int(proxy) if proxy else None)
+        control = int(options["--control"])
+        controlled(control, int(options.get("--config", control)), int(proxy) if proxy else None)
     elif "--connect" in options:
         try:
             connect_through(options["--connect"], int(options["port of it"]), int(options.get("--port", PROXY_PORT)))

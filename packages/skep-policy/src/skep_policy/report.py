@@ -6,6 +6,20 @@ import msgspec
 
 from .events import Closed, Decision, EgressEvent
 
+
+def limit_words(limit: str) -> str:
+    """What is known when a launch names a limit. A worker that was refused a process, or lost one to the memory limit,
+    may have failed for another reason after that.
+    """
+    match limit:
+        case "memory":
+            return "the memory limit was reached, and a process ended by it"
+        case "processes":
+            return "the processes limit was reached, and no more could be started"
+        case _:
+            return f"ended by the {limit} limit"
+
+
 LISTED = 4096
 """Destinations of a kind with totals of their own."""
 
