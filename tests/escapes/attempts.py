@@ -167,6 +167,8 @@ KERNEL: list[Attempt] = [
     Attempt("replace /dev/null", "os.rename(W + '/mine', '/dev/null')", ("EBUSY", "EXDEV", "EROFS"), "nobody"),
     Attempt("create in /dev", "open('/dev/made', 'x').close()", ("EROFS",), "root", "open('/dev/skep-cage', 'x').close(); os.unlink('/dev/skep-cage')"),
     Attempt("create in /run", "open('/run/made', 'x').close()", ("EROFS",), "root", "open('/run/skep-cage', 'x').close(); os.unlink('/run/skep-cage')"),
+    Attempt("a lease on a file of the host, which stops those who open it", "fcntl.fcntl(os.open(O + '/file', os.O_RDONLY), 1024, 1)", ("EPERM",)),
+    Attempt("a lease on a file of one's own", "fcntl.fcntl(os.open(W + '/mine', os.O_RDONLY), 1024, 1)", ("EPERM",)),
     Attempt("chmod of the stdin", "os.fchmod(0, 0o600)", ("EROFS", "EPERM"), "nobody"),
 ]  # fmt: skip
 

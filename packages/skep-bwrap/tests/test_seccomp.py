@@ -62,6 +62,16 @@ def test_typing_into_a_terminal_is_refused_as_the_kernel_reads_the_number(machin
 
 
 @machines
+def test_a_lease_is_refused_and_locks_are_not(machine: str) -> None:
+    lease, get_lease, lock, duplicate = 1024, 1025, 6, 1030
+    assert verdict(machine, "fcntl", 3, lease, 1) == errno.EPERM
+    assert verdict(machine, "fcntl", 3, lease | 1 << 32, 1) == errno.EPERM
+    for command in (get_lease, lock, duplicate, lease << 32):
+        assert verdict(machine, "fcntl", 3, command, 1) == 0
+    assert verdict(machine, "fcntl", lease, lock, 1) == 0
+
+
+@machines
 @pytest.mark.parametrize(
     ("arguments", "answer"),
     [
@@ -143,7 +153,7 @@ def test_the_numbers_are_the_kernels(machine: str) -> None:
     if header is None:
         pytest.skip(f"no kernel headers of {machine} here")
     text = header.read_text()
-    known = {name: int(number) for name, number in re.findall(r"#define __NR3?(?:_32)?_(\w+)\s+(\d+)\b", text)}
+    known = {name: int(number) for name, number in re.findall(r"#define __NR(?:3264)?_(\w+)\s+(\d+)\b", text)}
     ours = ARCHES[machine].numbers
     assert {name: known.get(name) for name in ours} == ours
 

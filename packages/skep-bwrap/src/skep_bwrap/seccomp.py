@@ -7,9 +7,11 @@ Rules of the filter, in the order of its code:
 2. a call of `DENIED` fails with EPERM;
 3. `ioctl` with TIOCSTI or TIOCLINUX fails with EPERM, compared on the low 32 bits, as the kernel does: a worker on
    the user's terminal cannot type into it, and so job control needs no session of its own;
-4. `socket` is for AF_UNIX, AF_INET, AF_INET6 and for AF_NETLINK with NETLINK_ROUTE; any other family fails with
+4. `fcntl` with F_SETLEASE fails with EPERM: a lease on a file of the user's that can only be read makes every program
+   of the host that opens it wait, for 45 seconds by default;
+5. `socket` is for AF_UNIX, AF_INET, AF_INET6 and for AF_NETLINK with NETLINK_ROUTE; any other family fails with
    EAFNOSUPPORT;
-5. everything else is allowed.
+6. everything else is allowed.
 
 The shim leads every port to one listener by nf_tables, and so starts under a filter that opens NETLINK_NETFILTER as
 well; it adds the one above when that is done. `strict` is one more program, added by the shim at the same time: no
@@ -48,6 +50,7 @@ def low_half(argument: int) -> int:
 
 TIOCSTI: Final = 0x5412
 TIOCLINUX: Final = 0x541C
+F_SETLEASE: Final = 1024
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NETLINK_ROUTE, NETLINK_NETFILTER = 0, 12
 SOCK_DGRAM: Final = 2
@@ -124,6 +127,7 @@ ARCHES: Final = {
             "bpf": 321,
             "clone": 56,
             "delete_module": 176,
+            "fcntl": 72,
             "finit_module": 313,
             "init_module": 175,
             "ioctl": 16,
@@ -152,6 +156,7 @@ ARCHES: Final = {
             "bpf": 280,
             "clone": 220,
             "delete_module": 106,
+            "fcntl": 25,
             "finit_module": 273,
             "init_module": 105,
             "ioctl": 29,
@@ -253,12 +258,17 @@ def base_filter(arch: Arch, *, netfilter: bool = False) -> bytes:
             *_prologue(arch),
             *(Jump(JEQ, number[name], "eperm") for name in DENIED),
             Jump(JEQ, number["ioctl"], "ioctl"),
+            Jump(JEQ, number["fcntl"], "fcntl"),
             Jump(JEQ, number["socket"], "socket"),
             Plain(RET, ALLOW),
             Mark("ioctl"),
             load(low_half(1)),
             Jump(JEQ, TIOCSTI, "eperm"),
             Jump(JEQ, TIOCLINUX, "eperm"),
+            Plain(RET, ALLOW),
+            Mark("fcntl"),
+            load(low_half(1)),
+            Jump(JEQ, F_SETLEASE, "eperm"),
             Plain(RET, ALLOW),
             Mark("socket"),
             load(low_half(0)),
