@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +14,7 @@ import msgspec
 import pytest
 from skep_bwrap import BackendUnavailable
 from skep_bwrap.spawn import Ended
+from skep_netshim import SHIM
 from skep_policy import Rules
 from skep_policy.boundary import Access, PathRule
 from skep_policy.launch import Launch
@@ -38,7 +42,7 @@ def test_the_launch_as_it_is_runs_and_says_what_was_tried(either: Box) -> None:
     assert ended.exit_code == 0 and ended.notes == {}
     assert set(ended.attestation) == {
         *("processes", "namespaces", "capabilities", "seccomp", "writes", "hidden", "sockets"),
-        *("network", "devices", "kernel", "apart", "descriptors"),
+        *("network", "devices", "kernel", "apart", "descriptors", "mounts"),
     }
 
 
@@ -179,7 +183,7 @@ def test_a_dev_that_is_writable(either: Box) -> None:
 @as_root
 def test_kernel_settings_that_can_be_written(either: Box) -> None:
     launch = without(either.launch(), "--seccomp", instead=("--bind", "/proc/sys", "/proc/sys", "--seccomp"))
-    refused(launch, "/proc/sys/.* can be written")
+    refused(launch, "/proc/sys is not read-only")
 
 
 @as_root
@@ -226,3 +230,105 @@ def test_another_uid_than_the_callers(either: Box) -> None:
 
 def test_a_folder_that_cannot_be_entered(either: Box) -> None:
     refused(either.launch(cwd=str(either.ws / "absent")), "cannot enter")
+
+
+NO_WEAKENING = {
+    "--die-with-parent": "the guardian ends what is left",
+    "--cap-drop ALL": "the shim drops every capability of its own",
+    "--uid 0": "it is 0 for root in any case",
+    "--gid 0": "it is 0 for root in any case",
+    "--uid {uid}": "it is the caller's in any case",
+    "--gid {gid}": "it is the caller's in any case",
+    "--unshare-user": "bwrap makes one for an ordinary user in any case",
+    "--tmpfs /dev/shm": "the folder is there, and closed",
+    "--ro-bind /dev/null /proc/kmsg": "the kernel wants a capability",
+    "--ro-bind-try /proc/irq /proc/irq": "bwrap covers what root could write there",
+    "--ro-bind-try /proc/bus /proc/bus": "bwrap covers what root could write there",
+    "--ro-bind-try /proc/sysrq-trigger /proc/sysrq-trigger": "bwrap covers it where root could write it",
+    "--bind {ws} {ws}": "less can be written then",
+}
+
+
+def options(launch: Launch) -> list[list[str]]:
+    """bwrap's options with their values; a mode or a size goes with the mount it is for."""
+    found: list[list[str]] = []
+    before: list[str] = []
+    for word in launch.args:
+        if word.startswith("--"):
+            found.append([])
+        found[-1].append(word)
+    joined: list[list[str]] = []
+    for option in found:
+        if option[0] in ("--perms", "--size"):
+            before += option
+        else:
+            joined.append([*before, *option])
+            before = []
+    return joined
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["apart", "not apart"])
+def test_every_option_of_bwrap_is_missed_when_it_is_left_out(box: Box, apart: bool) -> None:
+    """Either the launch does not come about, or the table above says why the boundary is no weaker without it."""
+    for folder in (box.ws / "kept", box.ws / "deep/kept", box.ws / "hidden", box.out / "hidden"):
+        folder.mkdir(parents=True)
+    for file in (box.ws / "kept.txt", box.out / "hidden.txt"):
+        file.write_text("x")
+    protects = (
+        PathRule(str(box.ws / "kept"), Access.READ, "dir"),
+        PathRule(str(box.ws / "deep/kept"), Access.READ, "dir"),
+        PathRule(str(box.ws / "kept.txt"), Access.READ, "file"),
+    )
+    hides = (
+        PathRule(str(box.ws / "hidden"), Access.HIDDEN, "dir"),
+        PathRule(str(box.out / "hidden"), Access.HIDDEN, "dir"),
+        PathRule(str(box.out / "hidden.txt"), Access.HIDDEN, "file"),
+    )
+    launch = box.launch(protects=protects, hides=hides, how={"apart": apart})
+    assert go(launch).exit_code == 0
+    excused = {words.format(ws=box.ws, uid=os.getuid(), gid=os.getgid()) for words in NO_WEAKENING}
+    unnoticed: list[str] = []
+    for option in options(launch):
+        text = " ".join(option[option.index("--tmpfs") :] if "--tmpfs" in option else option)
+        if text in excused or (option[0] == "--ro-bind-try" and not os.path.exists(option[1])):
+            continue
+        try:
+            go(without(launch, *option))
+            unnoticed.append(text)
+        except BackendUnavailable:
+            pass
+    assert unnoticed == []
+
+
+def test_a_filter_that_is_another(either: Box) -> None:
+    launch = either.launch()
+    allow_all = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
+    refused(
+        msgspec.structs.replace(launch, files={**launch.files, "seccomp": allow_all}), "filter is another than ours"
+    )
+
+
+def test_one_more_root_than_the_boundary_has(either: Box) -> None:
+    more = ("--bind", str(either.out), str(either.out), "--seccomp")
+    refused(without(either.launch(), "--seccomp", instead=more), f"{either.out} is a mount that can be written to")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes somebody without capabilities")
+@pytest.mark.parametrize("weak", [True, False])
+def test_new_privileges_that_could_be_gained(weak: bool) -> None:
+    """bwrap denies them always, and so does the shim: the check alone is tried."""
+    code = f"""
+import ctypes, os, sys
+sys.path.insert(0, {os.path.dirname(SHIM)!r})
+import shim
+os.setgroups([])
+os.setresgid(65534, 65534, 65534)
+os.setresuid(65534, 65534, 65534)
+{"" if weak else "ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)"}
+try:
+    print(shim.attest_privileges(shim.Config(b"uid=65534\\0")))
+except shim.Refused as refusal:
+    print(refusal)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == ("new privileges can be gained\n" if weak else "none\n")

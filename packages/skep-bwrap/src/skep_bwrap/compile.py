@@ -20,7 +20,7 @@ from skep_policy.launch import Launch
 
 from .errors import BackendUnavailable
 from .facts import HostFacts
-from .mounts import SHIM_INSIDE, destinations, divide, mounted, stages
+from .mounts import PROC_READ_ONLY, SHIM_INSIDE, destinations, divide, mounted, stages
 from .ops import Data, below, render
 from .seccomp import ARCHES, base_filter, strict_filter
 
@@ -168,6 +168,14 @@ def attested_paths(boundary: Boundary, facts: HostFacts) -> Iterator[tuple[str, 
         own = any(below(path, folder) for folder in facts.private if folder != "/run")
         if boundary.access_to(path) == Access.READ and not own:
             yield "read-only", path
+    roots = {root.path for root in boundary.roots}
+    for path in sorted({*roots, *facts.private}):
+        yield "writable", path
+    for path in [rule.path for rule in rules if rule.access == Access.WRITE and rule.path not in roots][:MAX_ATTESTED]:
+        yield "pin", path
+    for path in facts.private:
+        if boundary.access_to(path) != Access.WRITE:
+            yield "own", path
     for rule in [rule for rule in rules if rule.access == Access.READ][:MAX_ATTESTED]:
         yield "read-only", rule.path
     for rule in [rule for rule in rules if rule.access == Access.HIDDEN][:MAX_ATTESTED]:
@@ -175,7 +183,9 @@ def attested_paths(boundary: Boundary, facts: HostFacts) -> Iterator[tuple[str, 
     for path in [path for path in facts.sockets if path not in boundary.sockets][:MAX_ATTESTED]:
         yield "socket", path
     if boundary.uid == 0:
-        for path in facts.root_files:
+        for name in PROC_READ_ONLY:
+            yield "read-only", f"/proc/{name}"
+        for path in (*facts.root_files, *facts.root_folders):
             yield "hidden", path
 
 

@@ -58,7 +58,7 @@ class HostFacts(msgspec.Struct, frozen=True):
     RUN_KEPT, ROOT_FILES and ROOT_FOLDERS that exist; `private` the real folders of PRIVATE; `resolv_conf` and `hosts`
     are those files with links resolved, None when absent. `ssh` has the content of ssh's included system files, by path
     with links resolved. `pipes` are named pipes that somebody has open. `devices` are the device numbers (st_dev) of
-    DEVICE_FOLDERS. `machine` is `uname -m`.
+    DEVICE_FOLDERS and PRIVATE. `machine` is `uname -m`.
     """
 
     interpreter: str
@@ -113,7 +113,7 @@ class HostFacts(msgspec.Struct, frozen=True):
             mounts=mounts,
             code=own_code(),
             ssh=_ssh(),
-            devices=tuple(os.stat(path).st_dev for path in DEVICE_FOLDERS if os.path.isdir(path)),
+            devices=tuple(os.stat(path).st_dev for path in (*DEVICE_FOLDERS, *PRIVATE) if os.path.isdir(path)),
         )
 
 

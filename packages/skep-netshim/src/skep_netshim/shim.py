@@ -37,7 +37,7 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from typing import Any, Dict, List, Optional, Tuple
+    from typing import Any, Dict, List, Optional, Set, Tuple
 else:
     import _signal as signal
 
@@ -472,16 +472,24 @@ def attest_privileges(config: Config) -> str:
     return "none"
 
 
+NETLINK_SOCK_DIAG = 4  # which the filter refuses, and every kernel has or calls EPROTONOSUPPORT
+
+
 def attest_seccomp(config: Config) -> str:
     fields = status_fields()
     if fields["Seccomp"] != "2":
         raise Refused("no seccomp filter is in force")
-    try:
-        _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, NETLINK_NETFILTER).close()
-    except OSError:
-        pass
-    else:
-        raise Refused("the filter that lets the shim set up nf_tables is still the only one")
+    for protocol, what in (
+        (NETLINK_SOCK_DIAG, "the seccomp filter is another than ours"),
+        (NETLINK_NETFILTER, "the filter that lets the shim set up nf_tables is still the only one"),
+    ):
+        try:
+            _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, protocol).close()
+            code: Optional[int] = 0
+        except OSError as error:
+            code = error.errno
+        if code != errno.EAFNOSUPPORT:
+            raise Refused(what)
     if config.one("strict"):
         try:
             _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM).close()
@@ -526,6 +534,8 @@ def attest_hidden(config: Config) -> str:
                 raise
         else:
             raise Refused("%s can be read" % os.fsdecode(path))
+        if can_be_written(path):
+            raise Refused("%s could be opened up by its owner" % os.fsdecode(path))
     return str(len(paths))
 
 
@@ -581,11 +591,13 @@ USUAL_DEVICES = frozenset(b"console core fd full null ptmx pts random shm stderr
 
 
 def attest_devices(config: Config) -> str:
-    """/dev, its terminals and its shared memory are the sandbox's own, and hold the minimum and what was let in."""
+    """/dev, its terminals and its shared memory are the sandbox's own, as are the folders for temporary files, and /dev
+    holds the minimum and what was let in.
+    """
     numbers = config.many("host-dev")
-    for folder in ("/dev", "/dev/pts", "/dev/shm"):
+    for folder in (b"/dev", b"/dev/pts", b"/dev/shm", *config.many("own")):
         if str(os.stat(folder).st_dev).encode() in numbers:
-            raise Refused("%s of the host is there" % folder)
+            raise Refused("%s of the host is there" % os.fsdecode(folder))
     let_in = [path.split(b"/")[2] for path in config.many("let-in") if path.startswith(b"/dev/")]
     for name in os.listdir(b"/dev"):
         if name not in USUAL_DEVICES and name not in let_in:
@@ -613,7 +625,7 @@ def attest_kernel(config: Config) -> str:
 
 
 def attest_apart(config: Config) -> str:
-    """The sandbox's own pid 1 cannot be traced, and no mount of the host arrives later."""
+    """The sandbox's own pid 1 cannot be traced."""
     if not config.one("apart"):
         return "no"
     try:
@@ -623,11 +635,48 @@ def attest_apart(config: Config) -> str:
             raise
     else:
         raise Refused("the sandbox's pid 1 can be traced")
+    return "yes"
+
+
+def attest_mounts(config: Config) -> str:
+    """No mount can be written to but the roots and what is the sandbox's own, what leads to a protected or hidden path
+    cannot be moved, and no mount of the host arrives later.
+    """
+    apart = config.one("apart")
+    writable = [b"/proc", b"/dev", *config.many("writable")]
+    points: Set[bytes] = set()
     with open("/proc/self/mountinfo", "rb") as mounts:
         for line in mounts:
-            if b" master:" in line.partition(b" - ")[0] or b" shared:" in line.partition(b" - ")[0]:
-                raise Refused("mounts of the host would appear at %s" % os.fsdecode(line.split(b" ")[4]))
-    return "yes"
+            fields = line.partition(b" - ")[0].split(b" ")
+            point = fields[4] if b"\\" not in fields[4] else unescape(fields[4])
+            points.add(point)
+            if apart and any(field.startswith((b"master:", b"shared:")) for field in fields[6:]):
+                raise Refused("mounts of the host would appear at %s" % os.fsdecode(point))
+            expected = not fields[5].startswith(b"rw") or any(below(point, path) for path in writable)
+            if not expected and can_be_written(point):
+                raise Refused("%s is a mount that can be written to" % os.fsdecode(point))
+    for path in config.many("pin"):
+        if path not in points:
+            raise Refused("%s can be moved away, and what is protected or hidden in it" % os.fsdecode(path))
+    return str(len(points))
+
+
+def unescape(text: bytes) -> bytes:
+    """Octal escapes of the kernel's seq_file undone."""
+    first, *rest = text.split(b"\\")
+    return first + b"".join(bytes((int(part[:3], 8),)) + part[3:] for part in rest)
+
+
+def below(path: bytes, folder: bytes) -> bool:
+    return path == folder or path.startswith(folder + b"/")
+
+
+def can_be_written(path: bytes) -> bool:
+    """False for a mount that another covers, or in a folder that is closed to us: bwrap leaves it as it is."""
+    try:
+        return not os.statvfs(path).f_flag & os.ST_RDONLY
+    except OSError:
+        return False
 
 
 def attest_standard(config: Config) -> None:
@@ -667,6 +716,7 @@ ATTESTATION = (
     ("seccomp", attest_seccomp),
     ("writes", attest_writes),
     ("hidden", attest_hidden),
+    ("mounts", attest_mounts),
     ("sockets", attest_sockets),
     ("network", attest_network),
     ("devices", attest_devices),
