@@ -33,6 +33,34 @@ print(who("2001:db8::7", 65535))
     assert "--allow [2001:db8::7]:65535\n" in seen.error
 
 
+@pytest.mark.guarantee("record-egress")
+def test_a_name_that_is_only_looked_up_is_told_without_a_port(stage: Stage) -> None:
+    seen = inside(stage, f"print(lookup('{BAD}', '127.0.0.1'), lookup('{GOOD}', '127.0.0.1'))")
+    assert seen.output.startswith("error 3 198.18.")
+    assert f"skep: denied {BAD}: not in the allowlist; --allow {BAD}\n" in seen.error
+    assert [(entry["host"], entry["port"]) for entry in seen.report["egress"]["denied"]] == [(BAD, 0)]
+
+
+@pytest.mark.parametrize("weakened", [None, "no route"])
+def test_an_allowed_host_that_is_not_reached_is_told_with_why(stage: Stage, weakened: str | None) -> None:
+    """By the proxy and around it; and of what was reached, nothing is told."""
+    code = f"""
+print(connect("nowhere.test:443").decode())
+print(connect("{BAD}:1").decode())
+print(connect("{GOOD}:{stage.ports.lines}").decode())
+for target in (("nowhere.test", 443), ("{BAD}", 1)):
+    print(talk(target, b"").decode())
+"""
+    seen = inside(stage, code, "--allow", "nowhere.test", "--allow", f"{BAD}:1", weakened=weakened)
+    assert seen.output.count("HTTP/1.1 502 ") == 2 and seen.output.count(MARKER) == 1
+    told = [line for line in seen.error.splitlines() if "allowed" in line]
+    assert len(told) == 2 and GOOD + ":" not in seen.error
+    assert told[0].startswith("skep: allowed nowhere.test:443") and "cannot be resolved" in told[0]
+    assert told[1].startswith(f"skep: allowed {BAD}:1") and told[1].endswith("127.0.0.1:1: Connection refused")
+    entry = seen.report["egress"]["allowed"][0]
+    assert entry["unreached"] == entry["count"] == (1 if weakened else 2) and "resolved" in entry["why"]
+
+
 @pytest.mark.parametrize("weakened", [None, "no nf_tables"])
 def test_a_rule_for_every_port_is_for_every_port_where_the_kernel_can(stage: Stage, weakened: str | None) -> None:
     code = f"{WHO}\nprint(who('{BAD}', {stage.ports.lines}), connect('{BAD}:{stage.ports.lines}'))"

@@ -24,6 +24,7 @@ def test_a_limit_that_was_met_is_not_said_to_have_ended_it() -> None:
 
 def test_decisions_and_bytes_are_counted_per_destination_in_the_order_first_seen() -> None:
     egress = Egress()
+    why = "192.0.2.1:22: Connection refused"
     for event in (
         decision("b.test", NO),
         decision("a.test", YES),
@@ -32,10 +33,16 @@ def test_decisions_and_bytes_are_counted_per_destination_in_the_order_first_seen
         decision("a.test", NO, 22),
         decision("a.test", YES),
         Closed(0.0, "a.test", 443, "connect", 1, 1, None),
+        decision("c.test", YES, 22),
+        decision("c.test", YES, 22),
+        Closed(0.0, "c.test", 22, "connect", 0, 0, "connrefused", why),
     ):
         egress.add(event)
     assert msgspec.to_builtins(egress) == {
-        "allowed": [{"host": "a.test", "port": 443, "count": 2, "bytes_in": 6, "bytes_out": 8}],
+        "allowed": [
+            {"host": "a.test", "port": 443, "count": 2, "bytes_in": 6, "bytes_out": 8, "unreached": 0, "why": ""},
+            {"host": "c.test", "port": 22, "count": 2, "bytes_in": 0, "bytes_out": 0, "unreached": 1, "why": why},
+        ],
         "denied": [
             {"host": "b.test", "port": 443, "count": 2, "reason": "not-listed"},
             {"host": "a.test", "port": 22, "count": 1, "reason": "not-listed"},

@@ -66,7 +66,7 @@ def test_localhost_is_loopback() -> None:
 def test_denied_name_is_told_once_per_lookup() -> None:
     desk = Desk(Names())
     first = desk.answer(query("bad.test"), RULES, now=0.0).denied
-    assert first is not None and (first.host, first.port, first.verdict.reason) == ("bad.test", 443, "not-listed")
+    assert first is not None and (first.host, first.port, first.verdict.reason) == ("bad.test", 0, "not-listed")
     assert desk.answer(query("bad.test", AAAA), RULES, now=0.1).denied is None
     assert desk.answer(query("bad.test"), RULES, now=5.0).denied is not None
     assert desk.answer(query("no.wild.test"), RULES, now=0.0).denied is not None

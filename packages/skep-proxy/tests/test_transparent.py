@@ -71,7 +71,7 @@ print(get(lookup("good.test", 1), 1))
     assert lines[4] == "ConnectionRefusedError", "ports without a listener are refused at once"
     denied = set(setup.events.denied())
     for target in (
-        ("bad.test", 443),
+        ("bad.test", 0),
         ("192.0.2.1", origin.port),
         ("198.18.9.9", origin.port),
         ("2001:db8::1", origin.port),

@@ -161,10 +161,19 @@ def test_upstream_that_refuses_is_a_502_without_secrets(make: Make, serve: Serve
     told = read_all(setup.connect("good.test:443"))
     assert told.startswith(b"HTTP/1.1 502 ") and text in told
     assert b"secret" not in told and b"Basic" not in told
+    why = f"127.0.0.1:{middle.origin.port}"
+    assert why.encode() not in told, "the operator's own proxy is invisible"
+    assert setup.events.wait(lambda events: [why in (event.unreached or "") for event in events.closed] == [True])
 
 
 def test_upstream_that_is_down_is_a_502(make: Make) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         hop = Hop("127.0.0.1", listener.getsockname()[1])
     setup = make(upstream=Upstream(hop, hop)).listen("good.test")
-    assert b"upstream proxy" in read_all(setup.connect("good.test:443"))
+    for told in (
+        read_all(setup.connect("good.test:443")),
+        read_all(setup.client(b"GET http://good.test/ HTTP/1.0\r\n\r\n")),
+    ):
+        assert b" 502 " in told and b"upstream proxy" in told and b"127.0.0.1" not in told
+    why = f"upstream proxy: 127.0.0.1:{hop.port}: Connection refused"
+    assert setup.events.wait(lambda events: [event.unreached for event in events.closed] == [why] * 2)

@@ -14,13 +14,18 @@ from skep_policy.boundary import Access
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
+<<<<<<< HEAD
 from skep_policy.report import Egress, Report, limit_words
+=======
+from skep_policy.report import Report
+>>>>>>> 19ffc68 (What was allowed and never reached is told with why; a lookup is denied without a port it may not have been meant for)
 
 from . import policies
 from .flags import Flags
 from .host import HERE, Host
 from .reportfile import ReportFile
 from .session import Outcome, launch
+from .told import TOLD, egress_lines
 
 if TYPE_CHECKING:
     from .execstate import Copies
@@ -125,10 +130,6 @@ def as_report(outcome: Outcome, status: int) -> Report:
     )
 
 
-TOLD = 20
-"""Denied destinations told on the terminal: a worker can name thousands."""
-
-
 def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
     """What a person should know at the end, a line each: why it did not run, which limit hit, what was denied, what
     appeared.
@@ -139,35 +140,18 @@ def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
     if outcome.output_error is not None:
         lines.append(f"not all of the output arrived: {os.strerror(outcome.output_error)}")
     if outcome.limit is not None:
+<<<<<<< HEAD
         lines.append(f"{limit_words(outcome.limit)}; --{outcome.limit} raises it")
     lines += denial_lines(outcome.egress)
+=======
+        lines.append(f"ended by the {outcome.limit} limit; --{outcome.limit} raises it")
+    lines += egress_lines(outcome.egress)
+>>>>>>> 19ffc68 (What was allowed and never reached is told with why; a lookup is denied without a port it may not have been meant for)
     # What was moved away comes first: a worker can make any number of the others.
     found = sorted(outcome.findings, key=lambda finding: finding.kind == "appeared")
     lines += [f"{finding.path}: {finding.kind}: {finding.detail}" for finding in found[:TOLD]]
     if len(found) > TOLD:
         lines.append(f"{len(found) - TOLD} more findings; --report has them")
-    return lines
-
-
-def denial_lines(egress: Egress) -> list[str]:
-    """Each denied destination with the flag that would allow it, where one would; the first TOLD of them."""
-    lines: list[str] = []
-    for denied in egress.denied[:TOLD]:
-        times = f" ({denied.count} times)" if denied.count > 1 else ""
-        target = f"[{denied.host}]:{denied.port}" if ":" in denied.host else f"{denied.host}:{denied.port}"
-        shown = denied.host if denied.port in (80, 443) else target
-        match denied.reason:
-            case "not-listed":
-                remedy = f"not in the allowlist; --allow {shown}"
-            case "private-address":
-                remedy = f'its address is private; `private = ["{denied.host}"]` under [network] in a policy file'
-            case "denied-by-rule":
-                remedy = "a deny rule names it; take the rule out"
-            case reason:
-                remedy = reason
-        lines.append(f"denied {target}{times}: {remedy}")
-    if len(egress.denied) > TOLD:
-        lines.append(f"denied {len(egress.denied) - TOLD} other destinations; --report FILE lists them")
     return lines
 
 

@@ -19,6 +19,7 @@ from .objects import Store
 from .record import Run, one_json
 from .render import Page, count, one_line, visible
 from .state import RunFolder, Runs, gather
+from .told import place
 from .trees import LINK, Change, changes
 
 DIFF_LINES, LINE_LENGTH = 400, 500
@@ -213,10 +214,12 @@ def _egress(run: Run, page: Page) -> None:
         page.line("  nothing was asked for" if run.mode == "sandbox" else "  not watched: execution mode workspace")
     for allowed in run.egress.allowed[:LISTED]:
         traffic = f"{allowed.bytes_out:,} bytes out, {allowed.bytes_in:,} in"
-        page.line(f"  allowed {allowed.host}:{allowed.port}  {count(allowed.count, 'time')}, {traffic}")
+        failed = f", never reached: {one_line(allowed.why)}" if 0 < allowed.count == allowed.unreached else ""
+        page.line(f"  allowed {place(allowed.host, allowed.port)}  {count(allowed.count, 'time')}, {traffic}{failed}")
     for denied in run.egress.denied[:LISTED]:
         page.line(
-            f"  denied  {one_line(denied.host)}:{denied.port}  {count(denied.count, 'time')}, {denied.reason}", "yellow"
+            f"  denied  {one_line(place(denied.host, denied.port))}  {count(denied.count, 'time')}, {denied.reason}",
+            "yellow",
         )
     _more(max(len(run.egress.allowed), len(run.egress.denied)), page)
 

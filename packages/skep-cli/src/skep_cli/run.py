@@ -19,7 +19,6 @@ from . import local, policies, presets, repository, workers
 from .bounds import PolicyBounds
 from .endpoints import shut
 from .errors import CannotRun, SkepError, UsageError
-from .exec import denial_lines
 from .flags import Flags
 from .hostgit import find_git
 from .options import collect, here, policy_flags
@@ -28,6 +27,7 @@ from .pipeline import TIMED_OUT, Pipeline
 from .record import Mode, Run, one_json
 from .render import Live, Status
 from .state import RunFolder, Runs, gather
+from .told import egress_lines
 from .workers import split, with_task
 
 LEFT_BEHIND = ("__pycache__/",)
@@ -276,7 +276,7 @@ def _tell(run: Run, folder: RunFolder, status: Status) -> None:
         status.say(f"run {run.id}: {run.reason}")
     for finding in run.findings:
         status.say(f"run {run.id}: {finding.kind}: {finding.path}: {finding.detail}")
-    for line in denial_lines(run.egress):
+    for line in egress_lines(run.egress):
         status.say(f"run {run.id}: {line}")
     status.say(f"run {run.id}: record in {folder.path}")
     if run.files_changed:

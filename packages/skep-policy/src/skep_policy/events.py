@@ -8,7 +8,9 @@ from .verdict import Verdict
 
 
 class Decision(msgspec.Struct, frozen=True, tag="decision"):
-    """One egress decision. `via` is how it was asked: connect, http, socks5, transparent, dns."""
+    """One egress decision. `via` is how it was asked: connect, http, socks5, transparent, dns. `port` is 0 where none
+    is known: a name that was looked up says nothing of it, and neither does a malformed target.
+    """
 
     time: float
     host: str
@@ -18,7 +20,9 @@ class Decision(msgspec.Struct, frozen=True, tag="decision"):
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
-    """An allowed connection (or keep-alive request) ended. Bytes as the worker sees them: `bytes_in` came to it."""
+    """An allowed connection (or keep-alive request) ended. Bytes as the worker sees them: `bytes_in` came to it.
+    `error` is a word or a few; `unreached` says why there never was a connection, None when there was.
+    """
 
     time: float
     host: str
@@ -27,6 +31,7 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
     bytes_in: int
     bytes_out: int
     error: str | None = None
+    unreached: str | None = None
 
 
 EgressEvent = Decision | Closed

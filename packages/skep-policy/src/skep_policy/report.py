@@ -27,14 +27,20 @@ OTHERS = "(others)", 0
 
 
 class Allowed(msgspec.Struct):
+    """`unreached` of the `count` never became a connection; `why` is what the last of those failed at."""
+
     host: str
     port: int
     count: int = 0
     bytes_in: int = 0
     bytes_out: int = 0
+    unreached: int = 0
+    why: str = ""
 
 
 class Denied(msgspec.Struct):
+    """`port` is 0 where none is known: a name that was looked up."""
+
     host: str
     port: int
     count: int = 0
@@ -77,6 +83,9 @@ class Egress(msgspec.Struct, dict=True):
         if isinstance(event, Closed):
             allowed.bytes_in += event.bytes_in
             allowed.bytes_out += event.bytes_out
+            if event.unreached is not None:
+                allowed.unreached += 1
+                allowed.why = event.unreached
         else:
             allowed.count += 1
 

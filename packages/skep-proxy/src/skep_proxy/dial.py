@@ -39,11 +39,14 @@ _SHORTAGE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """Why an allowed target was not reached. `status` is 502, 503 or 504, `reason` a word for logs."""
+    """Why an allowed target was not reached. `status` is 502, 503 or 504, `reason` a word for logs, `detail` a sentence
+    for the operator, and `told` one for the client, who learns nothing of the operator's own proxy.
+    """
 
     status: int
     reason: str
     detail: str
+    told: str
 
 
 class Owner(Protocol):
@@ -164,7 +167,7 @@ class Attempt:
         self.approved = False
         self.remaining: list[str] = []
         self.pending: dict[int, tuple[socket.socket, str]] = {}
-        self.last = Failure(502, "unreachable", "no address")
+        self.last = self._failure(502, "unreachable", "no address")
 
     def start(self) -> None:
         host = self.host
@@ -197,7 +200,8 @@ class Attempt:
         if self.over:
             return
         if error is not None or not addresses:
-            self._give_up(Failure(502, "unresolvable", f"{self.host} cannot be resolved: {error or 'no address'}"))
+            why = "no address" if error is None else error.strerror or error
+            self._give_up(self._failure(502, "unresolvable", f"{self.host} cannot be resolved: {why}"))
             return
         allowed: list[str] = []
         verdict = self.verdict
@@ -282,12 +286,17 @@ class Attempt:
 
     def _too_late(self) -> None:
         detail = f"{self.host}:{self.port} did not answer within {self.dialer.patience.seconds:g} seconds"
-        self._give_up(Failure(504, "timeout", detail))
+        self._give_up(self._failure(504, "timeout", detail))
 
     def _note(self, ip: str, code: int) -> None:
         reason = errno.errorcode.get(code, "error").lower().removeprefix("e")
         shown = f"[{ip}]:{self.port}" if ":" in ip else f"{ip}:{self.port}"
-        self.last = Failure(503 if code in _SHORTAGE else 502, reason, f"{shown}: {os.strerror(code)}")
+        self.last = self._failure(503 if code in _SHORTAGE else 502, reason, f"{shown}: {os.strerror(code)}")
+
+    def _failure(self, status: int, reason: str, detail: str) -> Failure:
+        if self.rules is not None:
+            return Failure(status, reason, detail, detail)
+        return Failure(status, reason, f"upstream proxy: {detail}", "the upstream proxy cannot be reached")
 
     def _give_up(self, failure: Failure) -> None:
         """The owner has not approved yet when resolving failed or took too long; the decision is on record either

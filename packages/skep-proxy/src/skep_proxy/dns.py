@@ -6,7 +6,7 @@ out.
     anything else           NXDOMAIN, so that programs fail at once
 
 A query names no port: a name is answered when the rules allow it at any port, and the connection is decided again. A
-denied A or AAAA query is told to the caller, as port 443, once per name within a moment.
+denied A or AAAA query is told to the caller, as port 0, once per name within a moment.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ show.
 TOLD = 1.0
 """Seconds within which the same denied name is told once: A and AAAA are one lookup."""
 
-EVENT_PORT = 443
-"""Port in the event about a denied name."""
+NO_PORT = 0
+"""Port in the event about a denied name: which was meant is not known."""
+
+FIRST_PORT = 443
+"""The port a name is judged at first."""
 
 MAX_NAME = 255
 """Bytes of a name with its length bytes (RFC 1035 section 3.1)."""
@@ -86,7 +89,7 @@ class Desk:
         verdict, host = self._judge(text, rules)
         if not verdict.allow:
             told = kind in (_A, _AAAA) and not is_address(host) and self._worth_telling(host, now)
-            denied = Denied(host, EVENT_PORT, verdict) if told else None
+            denied = Denied(host, NO_PORT, verdict) if told else None
             return Answer(_message(ident, flags, _NXDOMAIN, question), denied)
         if kind not in (_A, _AAAA):
             return Answer(_message(ident, flags, 0, question))
@@ -104,7 +107,7 @@ class Desk:
             return Verdict(False, MALFORMED), text
         if host == "localhost" or host.endswith(".localhost"):
             return Verdict(True, "allowed"), host
-        verdict = rules.decide(host, EVENT_PORT)
+        verdict = rules.decide(host, FIRST_PORT)
         if is_address(host):
             return Verdict(False, MALFORMED), host
         if verdict.allow:

@@ -161,13 +161,23 @@ class Engine:
             self.stats.denied[verdict.reason] = self.stats.denied.get(verdict.reason, 0) + 1
         return self._record(Decision(time(), host, port, via, verdict))
 
-    def ended(self, host: str, port: int, via: str, bytes_in: int, bytes_out: int, error: str | None) -> None:
-        """An allowed connection or request is over."""
+    def ended(
+        self,
+        host: str,
+        port: int,
+        via: str,
+        bytes_in: int,
+        bytes_out: int,
+        error: str | None,
+        *,
+        unreached: str | None = None,
+    ) -> None:
+        """An allowed connection or request is over. `unreached` says why it never began."""
         self.stats.bytes_in += bytes_in
         self.stats.bytes_out += bytes_out
         if error is not None:
             self.stats.failures[error] = self.stats.failures.get(error, 0) + 1
-        self._record(Closed(time(), host, port, via, bytes_in, bytes_out, error))
+        self._record(Closed(time(), host, port, via, bytes_in, bytes_out, error, unreached))
 
     def _record(self, event: EgressEvent) -> bool:
         if self._on_event is None:

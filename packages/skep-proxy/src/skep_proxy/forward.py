@@ -175,7 +175,8 @@ class Forward:
 
     def failed(self, failure: Failure) -> None:
         self.attempt = None
-        self.failed_trip(failure.status, failure.reason, failure.detail)
+        self._over(failure.reason, failure.detail)
+        self.failed_trip(failure.status, failure.reason, failure.told)
 
     def _send(self, upstream: socket.socket) -> None:
         request, target = self.request, self.target
@@ -318,12 +319,13 @@ class Forward:
         if not self.closed and self.request is None:
             self._read_request()
 
-    def _over(self, error: str | None) -> None:
+    def _over(self, error: str | None, unreached: str | None = None) -> None:
         """The request's end is on record, if its beginning is; once."""
         if self.recorded and self.target is not None:
             self.recorded = False
             bytes_in, bytes_out = (self.trip.bytes_in, self.trip.bytes_out) if self.trip is not None else (0, 0)
-            self.engine.ended(self.target.host, self.target.port, VIA, bytes_in, bytes_out, error)
+            host, port = self.target.host, self.target.port
+            self.engine.ended(host, port, VIA, bytes_in, bytes_out, error, unreached=unreached)
 
     def _hand_back(self) -> Session:
         """The client's socket belongs to a new session; everything else is closed."""

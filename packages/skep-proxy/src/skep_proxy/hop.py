@@ -56,7 +56,7 @@ class HopTunnel:
 
     def failed(self, failure: Failure) -> None:
         self.over = True
-        self._owner.failed(Failure(failure.status, failure.reason, f"upstream proxy: {failure.detail}"))
+        self._owner.failed(failure)
 
     def _on_answer(self, mask: int) -> None:
         sock = self._sock
@@ -97,7 +97,8 @@ class HopTunnel:
     def _fail(self, what: str, *, status: int = 502) -> None:
         self.abort()
         where = f"{self._hop.host}:{self._hop.port}"
-        self._owner.failed(Failure(status, "upstream-proxy", f"the upstream proxy {where} {what}"))
+        told = f"the upstream proxy {what}"
+        self._owner.failed(Failure(status, "upstream-proxy", f"the upstream proxy {where} {what}", told))
 
     def fault(self) -> None:
         """Of ours: the owner is cut as well."""

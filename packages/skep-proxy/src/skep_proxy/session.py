@@ -285,20 +285,20 @@ class Session:
 
     def failed(self, failure: Failure) -> None:
         self.attempt = None
-        self._never_stood(failure.reason)
+        self._never_stood(failure.reason, failure.detail)
         match self.via:
             case "transparent":
                 self.abort()
             case "socks5":
                 self.say_goodbye(socks5.reply(socks5.code_of(failure.reason)))
             case _:
-                self.say_goodbye(denial.response(failure.status, failure.reason, failure.detail))
+                self.say_goodbye(denial.response(failure.status, failure.reason, failure.told))
 
-    def _never_stood(self, reason: str) -> None:
+    def _never_stood(self, reason: str, why: str | None = None) -> None:
         """An allowed connection that did not come to be is over; once."""
         if self.owes_end:
             self.owes_end = False
-            self.engine.ended(self.host, self.port, self.via, 0, 0, reason)
+            self.engine.ended(self.host, self.port, self.via, 0, 0, reason, unreached=why)
 
     def _granted(self) -> bytes:
         match self.via:
