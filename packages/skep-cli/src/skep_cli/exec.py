@@ -14,11 +14,7 @@ from skep_policy.boundary import Access
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
-<<<<<<< HEAD
-from skep_policy.report import Egress, Report, limit_words
-=======
-from skep_policy.report import Report
->>>>>>> 19ffc68 (What was allowed and never reached is told with why; a lookup is denied without a port it may not have been meant for)
+from skep_policy.report import Report, limit_words
 
 from . import policies
 from .flags import Flags
@@ -140,13 +136,8 @@ def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
     if outcome.output_error is not None:
         lines.append(f"not all of the output arrived: {os.strerror(outcome.output_error)}")
     if outcome.limit is not None:
-<<<<<<< HEAD
         lines.append(f"{limit_words(outcome.limit)}; --{outcome.limit} raises it")
-    lines += denial_lines(outcome.egress)
-=======
-        lines.append(f"ended by the {outcome.limit} limit; --{outcome.limit} raises it")
     lines += egress_lines(outcome.egress)
->>>>>>> 19ffc68 (What was allowed and never reached is told with why; a lookup is denied without a port it may not have been meant for)
     # What was moved away comes first: a worker can make any number of the others.
     found = sorted(outcome.findings, key=lambda finding: finding.kind == "appeared")
     lines += [f"{finding.path}: {finding.kind}: {finding.detail}" for finding in found[:TOLD]]
