@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
 from pathlib import Path
 
 import pytest
+from skep_cli.cloning import by_call
 from skep_cli.listing import Listing, scan, stamp_of
 from skep_cli.workspace import Copier, Copy, settle
 
@@ -247,3 +249,63 @@ def test_findings_are_bounded() -> None:
     for number in range(5000):
         listing.report("special", str(number), "x")
     assert len(listing.findings) == 1000
+
+
+def as_on_a_mac(reader: int, target: bytes) -> int:
+    """As fclonefileat: the file is made by the call, with the original's mode."""
+    if os.path.lexists(target):
+        return errno.EEXIST
+    writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    os.write(writer, os.pread(reader, 1 << 20, 0))
+    os.fchmod(writer, stat.S_IMODE(os.fstat(reader).st_mode))
+    os.close(writer)
+    return 0
+
+
+def test_a_clone_that_its_call_makes_has_contents_modes_and_times_and_no_set_id_bits(
+    source: Path, target: Path
+) -> None:
+    for name, mode in (("ro", 0o444), ("x", 0o755), ("setid", 0o6755), ("empty", 0o644)):
+        (source / name).write_text("" if name == "empty" else name)
+        (source / name).chmod(mode)
+        os.utime(source / name, ns=(1, 1_400_000_000_987_654_321))
+    made = Copier(clone=by_call(as_on_a_mac)).copy(source, target)
+    assert made.cloned and not made.why_copied
+    for name, mode in (("ro", 0o444), ("x", 0o755), ("setid", 0o755), ("empty", 0o644)):
+        now = (target / name).stat()
+        assert (stat.S_IMODE(now.st_mode), now.st_mtime_ns) == (mode, 1_400_000_000_987_654_321)
+        assert (target / name).read_text() == ("" if name == "empty" else name)
+
+
+@pytest.mark.parametrize("number", [errno.EXDEV, errno.ENOTSUP, errno.ENOSYS])
+def test_where_nothing_can_be_cloned_it_is_copied_and_said_why(source: Path, target: Path, number: int) -> None:
+    tried: list[bytes] = []
+
+    def cannot(reader: int, path: bytes) -> int:
+        tried.append(path)
+        return number
+
+    for name in ("a", "b"):
+        (source / name).write_text(name)
+    made = Copier(clone=by_call(cannot)).copy(source, target)
+    assert not made.cloned and made.why_copied == os.strerror(number) and len(tried) == 1
+    assert [(target / name).read_text() for name in ("a", "b")] == ["a", "b"]
+
+
+def test_one_file_that_cannot_be_cloned_is_copied_alone(source: Path, target: Path) -> None:
+    for name in ("a", "b", "c"):
+        (source / name).write_text(name)
+
+    def mostly(reader: int, path: bytes) -> int:
+        return errno.EPERM if path.endswith(b"b") else as_on_a_mac(reader, path)
+
+    made = Copier(clone=by_call(mostly)).copy(source, target)
+    assert made.cloned and not made.why_copied
+    assert [(target / name).read_text() for name in ("a", "b", "c")] == ["a", "b", "c"]
+
+
+def test_a_full_disk_is_no_reason_to_copy(source: Path, target: Path) -> None:
+    (source / "a").write_text("a")
+    with pytest.raises(OSError, match="No space") as caught:
+        Copier(clone=by_call(lambda reader, path: errno.ENOSPC)).copy(source, target)
+    assert caught.value.errno == errno.ENOSPC

@@ -1,14 +1,13 @@
 """The disposable workspace: a copy of the user's tree.
 
 The copy shares nothing with the original: no hard links, links stay links, sockets, pipes and devices are left out and
-said so, set-id bits and extended attributes are dropped. Blocks are shared where the file system can (FICLONE). `.git`
-is copied like any folder.
+said so, set-id bits are dropped, extended attributes too where blocks are not cloned by macOS. Blocks are shared where
+the file system can (`cloning`). `.git` is copied like any folder.
 """
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import stat
 import time
@@ -16,9 +15,9 @@ from pathlib import Path
 
 import msgspec
 
+from .cloning import NEW, Clone, of_platform
 from .listing import Listing, Stamp, kind_of, stamp_of
 
-FICLONE = 0x40049409
 BLOCK = 1 << 24
 _LOCKS = ("index.lock", "HEAD.lock", "config.lock", "packed-refs.lock", "shallow.lock")
 """Of a git that runs on the user's tree at this moment; in the copy nobody would ever remove them."""
@@ -31,15 +30,18 @@ class Copy(msgspec.Struct):
     sources: dict[str, Stamp]
     bytes: int = 0
     cloned: bool = False
+    why_copied: str = ""
+    """Why blocks are not shared, where that was tried."""
 
 
 class Copier:
     """Copies trees; remembers which way of copying the file systems at hand allow."""
 
-    def __init__(self, *, skip: frozenset[tuple[int, int]] = frozenset()) -> None:
+    def __init__(self, *, skip: frozenset[tuple[int, int]] = frozenset(), clone: Clone | None = None) -> None:
         self.skip = skip
         """(device, inode) of folders that are never entered: skep's own state."""
-        self._may_clone = True
+        self._clone = clone or of_platform()
+        self.why_copied = ""
 
     def copy(self, source: Path, target: Path, *, only: frozenset[str] | None = None, in_git: bool = False) -> Copy:
         """The tree at `source` stands at `target`, which must not exist. Raises OSError when there is no room.
@@ -50,6 +52,7 @@ class Copier:
         os.mkdir(target, 0o700)
         walk = _Walk(self, source, target, only)
         walk.go(in_git)
+        walk.made.why_copied = self.why_copied
         return walk.made
 
     def copy_one(self, source: str, target: str, info: os.stat_result) -> bool:
@@ -64,10 +67,10 @@ class Copier:
         try:
             if not stat.S_ISREG(os.fstat(reader).st_mode):
                 raise FileNotFoundError(source)
-            writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            cloned = self._cloned(reader, target) if info.st_size else -1
+            writer = cloned if cloned >= 0 else os.open(target, os.O_WRONLY | NEW, 0o600)
             try:
-                cloned = bool(info.st_size) and self._clone(reader, writer)
-                if info.st_size and not cloned:
+                if info.st_size and cloned < 0:
                     _transfer(reader, writer, info)
                 os.fchmod(writer, stat.S_IMODE(info.st_mode) & 0o777)
                 os.utime(writer, ns=(info.st_atime_ns, info.st_mtime_ns))
@@ -75,18 +78,21 @@ class Copier:
                 os.close(writer)
         finally:
             os.close(reader)
-        return cloned
+        return cloned >= 0
 
-    def _clone(self, reader: int, writer: int) -> bool:
-        if self._may_clone:
+    def _cloned(self, reader: int, target: str) -> int:
+        """A descriptor of the clone, negative when there is none. What failed for one file is not tried for another,
+        unless it was about that file.
+        """
+        if not self.why_copied:
             try:
-                fcntl.ioctl(writer, FICLONE, reader)
-                return True
+                return self._clone(reader, target)
             except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EEXIST):
                     raise
-                self._may_clone = False
-        return False
+                if error.errno != errno.EPERM:
+                    self.why_copied = error.strerror or "no clones"
+        return -1
 
 
 class _Walk:
