@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Final, NamedTuple
 
+from msgspec import structs
+from skep_policy.boundary import Boundary
+
 
 class Host(NamedTuple):
     """`platform` as `sys.platform`. `sandbox_exec` and `log` are where macOS has these programs, and `uid` is the user
@@ -20,6 +23,10 @@ class Host(NamedTuple):
     def backend(self) -> str | None:
         """The name of what applies a boundary here, None where nothing does."""
         return BACKENDS.get(self.platform)
+
+    def boundary(self, made: Boundary) -> Boundary:
+        """The boundary as this machine would be given it."""
+        return made if self.uid is None else structs.replace(made, uid=self.uid)
 
     @property
     def missing(self) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import msgspec
 import skep_seatbelt
 from skep_bwrap.errors import BackendUnavailable
 from skep_policy.boundary import Boundary
@@ -35,9 +34,7 @@ def launch_there(
     """As `session.launch`, which calls it. Raises BackendUnavailable, and Unenforceable, a PolicyError, for what macOS
     cannot hold.
     """
-    boundary = session.boundary
-    if host.uid is not None:
-        boundary = msgspec.structs.replace(boundary, uid=host.uid)
+    boundary = host.boundary(session.boundary)
 
     def on_spawn(sandbox: skep_seatbelt.Sandbox) -> None:
         session.forward_to(sandbox)

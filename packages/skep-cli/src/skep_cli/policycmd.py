@@ -12,6 +12,7 @@ from typing import Any, Literal
 import click
 import msgspec
 from skep_policy.boundary import Boundary
+from skep_policy.enforcement import Key
 from skep_policy.errors import PolicyError
 from skep_policy.explain import Explanation, explain_host, explain_path
 from skep_policy.facts import Facts
@@ -21,7 +22,8 @@ from skep_policy.load import load_policy
 from . import policies
 from .errors import UsageError
 from .flags import Flags
-from .options import collect, policy_flags
+from .host import BACKENDS
+from .options import collect, here, policy_flags
 from .private import own_folder
 from .render import one_line
 
@@ -64,8 +66,8 @@ JSON: Callable[[Any], Any] = click.option("--json", "json", is_flag=True, help="
 @policy_flags(report=False)
 @JSON
 def show(json: bool, **values: Any) -> None:
-    """Print every value in force with the layer it comes from, the paths it protects and hides, and what was
-    withheld.
+    """Print every value in force with the layer it comes from, the paths it protects and hides, what was
+    withheld, and what the boundary of each system makes of each key.
     """
     policy, flags, facts = in_force(values)
     boundary = boundary_of(policy, flags, facts)
@@ -79,6 +81,7 @@ def show(json: bool, **values: Any) -> None:
                 "hides": boundary.hides,
                 "env": sorted(boundary.env),
                 "network": boundary.rules.mode,
+                "enforcement": enforcement(),
             }
         )
         return
@@ -92,6 +95,20 @@ def show(json: bool, **values: Any) -> None:
     click.echo(f"\nnetwork: {boundary.rules.mode}")
     for entry in policy.withheld:
         tell(f"withheld until `skep trust {facts.cwd}`: {entry.key} = {entry.value}  ({entry.source})")
+    click.echo(f"\nenforcement (here: {here().backend or 'none'}):")
+    for key, by in enforcement().items():
+        click.echo(f"  {key}")
+        for backend, made in by.items():
+            tell(f"    {backend}: {made.status}: {made.how}")
+
+
+def enforcement() -> dict[str, dict[str, Key]]:
+    """What each backend makes of each key of a policy, by key and backend."""
+    from skep_bwrap import keys as bwrap
+    from skep_seatbelt import keys as seatbelt
+
+    tables = dict(zip(BACKENDS.values(), (bwrap.KEYS, seatbelt.KEYS), strict=True))
+    return {key: {name: table[key] for name, table in tables.items()} for key in sorted(bwrap.KEYS)}
 
 
 @command.command()
@@ -105,7 +122,14 @@ def check(file: str | None, **values: Any) -> None:
         except PolicyError as error:
             raise UsageError(str(error)) from None
     policy, flags, facts = in_force(values)
-    boundary_of(policy, flags, facts)
+    boundary = boundary_of(policy, flags, facts)
+    if here().backend == "seatbelt":
+        from skep_seatbelt import refuse
+
+        try:
+            refuse(here().boundary(boundary))
+        except PolicyError as error:
+            raise UsageError(str(error)) from None
     click.echo("the policy can be used" if file is None else f"{file} can be used")
 
 

@@ -6,7 +6,7 @@ from .compile import PROXY_USER, SANDBOX_EXEC, Proxy, compile, layers, worker_en
 from .denials import Denial, advise, collect, log_command, matters, parse_line, remedy
 from .errors import BackendUnavailable
 from .facts import settle
-from .keys import KEYS, Key, Unenforceable, refuse
+from .keys import KEYS, Unenforceable, refuse
 from .mapping import at_their_place
 from .probe import Check, Probe, blocker, in_sandbox, probe
 from .relay import Terminal
@@ -22,7 +22,6 @@ __all__ = [
     "Check",
     "Denial",
     "Ended",
-    "Key",
     "Outcome",
     "Probe",
     "ProfileError",

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final
 
-import msgspec
 from skep_policy.boundary import Boundary
+from skep_policy.enforcement import SAME_EVERYWHERE, Key
 from skep_policy.errors import PolicyError
 
-
-class Key(msgspec.Struct, frozen=True):
-    """`differs` is enforced, with a difference from Linux that `how` states. `refused` makes a launch fail."""
-
-    status: Literal["enforced", "differs", "refused"]
-    how: str
-
-
-KEYS: dict[str, Key] = {
+KEYS: Final[dict[str, Key]] = {
+    **SAME_EVERYWHERE,
     "filesystem.write": Key("enforced", "file-write* below each root and nowhere else"),
     "filesystem.protect": Key("enforced", "file-write* denied, renames of the folders above it too"),
     "filesystem.hide": Key("enforced", "every file and socket operation denied with EPERM"),
@@ -33,22 +26,13 @@ KEYS: dict[str, Key] = {
         "by the proxy alone: a program that ignores the proxy settings reaches nothing. localhost:PORT is reached "
         "directly, on the machine's own loopback; a server inside cannot listen",
     ),
-    "network.deny": Key("enforced", "by the proxy"),
-    "network.private": Key("enforced", "by the proxy"),
-    "network.sni": Key("enforced", "by the proxy"),
-    "network.max-bytes-out": Key("enforced", "by the proxy"),
     "env.pass": Key("enforced", "DYLD_* are refused"),
     "env.set": Key("enforced", "DYLD_* are refused"),
-    "limits.wall": Key("enforced", "by the process that starts the worker"),
     "limits.memory": Key("refused", "macOS has no limit on the memory of a process tree"),
     "limits.processes": Key(
         "differs", "RLIMIT_NPROC: that many more processes of this user than were running, whoever starts them"
     ),
-    "limits.file-size": Key("enforced", "RLIMIT_FSIZE"),
-    "worker.command": Key("enforced", "as everywhere"),
-    "worker.preset": Key("enforced", "as everywhere"),
-    "worker.verify": Key("enforced", "as everywhere"),
-    "worker.toolchains": Key("enforced", "as everywhere"),
+    "limits.file-size": Key("enforced", "RLIMIT_FSIZE, and of files that output is relayed to"),
     "verify.network": Key("differs", "as network.allow"),
 }
 
