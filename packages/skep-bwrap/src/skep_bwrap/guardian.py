@@ -49,6 +49,9 @@ class Plan:
         values = self.records.get(key)
         return int(values[-1]) if values else None
 
+    def descriptors(self) -> set[int]:
+        return {int(fd) for key in ("keep", "stdin", "stdout", "diagnostics") for fd in self.many(key)}
+
 
 def become_subreaper() -> None:
     """By `_ctypes`, since the `ctypes` module around it takes longer than everything else here."""
@@ -114,15 +117,15 @@ def start(plan: Plan) -> int:
     os._exit(125)
 
 
-def children() -> list[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children") as listing:
+def children(parent: int) -> list[int]:
+    with open(f"/proc/{parent}/task/{parent}/children") as listing:
         return [int(pid) for pid in listing.read().split()]
 
 
 def end_everything() -> None:
     """No process of the sandbox exists. Each round kills the children there are; orphans become children."""
     while True:
-        for pid in children():
+        for pid in children(os.getpid()):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -141,8 +144,7 @@ def worker_of(bwrap: int) -> int | None:
 
 def first_child(pid: int) -> int | None:
     try:
-        with open(f"/proc/{pid}/task/{pid}/children") as listing:
-            return int(listing.read().split()[0])
+        return children(pid)[0]
     except (OSError, IndexError):
         return None
 
@@ -158,22 +160,16 @@ LIMIT_EVENTS = (
 def count(path: str, key: str) -> int:
     try:
         with open(path) as events:
-            for line in events:
-                name, _, value = line.partition(" ")
-                if name == key:
-                    return int(value)
+            return int(dict(line.split() for line in events).get(key, 0))
     except (OSError, ValueError):
-        pass
-    return 0
+        return 0
 
 
 def exists(group: int) -> bool:
     try:
         os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -239,8 +235,7 @@ class Guardian:
         self.keep_terminal()
         self.bwrap = start(self.plan)
         self.say(f"bwrap {self.bwrap}")
-        used = {int(fd) for key in ("keep", "stdin", "stdout", "diagnostics") for fd in self.plan.many(key)}
-        for fd in used - {0, 1, 2, self.tty}:
+        for fd in self.plan.descriptors() - {0, 1, 2, self.tty}:
             os.close(fd)
         limit = self.watch(wake_read)
         end_everything()
@@ -279,15 +274,11 @@ class Guardian:
                     import termios
 
                     termios.tcsetattr(self.tty, termios.TCSADRAIN, self.modes)
-        except (OSError, ValueError):
-            pass
-        except Exception:  # termios.error: the terminal is gone
+        except Exception:  # OSError or termios.error: the terminal is gone
             pass
 
     def limit_hit(self) -> str | None:
-        """Which limit a worker that failed has met, as far as the kernel tells; None when it did not fail. Whether it
-        failed by it is not told.
-        """
+        """Which limit a worker that failed has met, as far as the kernel tells: it need not have failed by it."""
         if self.status == 0:
             return None
         for folder in self.plan.many("cgroup"):
@@ -385,12 +376,7 @@ def guard(plan: bytes, lifeline: int) -> None:
     code = 0
     try:
         parsed = Plan(plan)
-        close_all_but(
-            {
-                lifeline,
-                *(int(fd) for key in ("keep", "stdin", "stdout", "diagnostics", "tty") for fd in parsed.many(key)),
-            }
-        )
+        close_all_but({lifeline, *parsed.descriptors(), *map(int, parsed.many("tty"))})
         Guardian(parsed, lifeline).run()
     except BaseException as error:
         os.write(lifeline, f"failed {type(error).__name__}: {error}\n".encode(errors="replace"))
