@@ -18,8 +18,8 @@ from skep_cli.hostgit import find_git
 from skep_cli.order import Hooks, Order, Outcome, Place
 from skep_cli.pipeline import Pipeline
 from skep_cli.record import Mode, Run
-from skep_cli.render import Status
 from skep_cli.state import RunFolder, Runs
+from skep_cli.status import Status
 
 GIT = find_git(os.environ)
 NOBODY = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "protocol.file.allow=always")
@@ -122,7 +122,7 @@ def run(state: Path, repo: Path, worker: str | Sequence[str], **more: Any) -> tu
     """A whole run without a boundary."""
     wall: float | None = more.pop("wall", 60.0)
     given = order(repo, worker, **more)
-    return Pipeline(given, Plain(given, wall), Runs(state / "skep"), Status(quiet=True), None).go()
+    return Pipeline(given, Plain(given, wall), Runs(state / "skep"), Status(quiet=True)).go()
 
 
 def skep(

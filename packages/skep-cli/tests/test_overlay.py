@@ -4,7 +4,6 @@ told.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -20,6 +19,7 @@ from skep_cli.layer import Layer, read_upper
 from skep_cli.state import Runs
 
 from .stage import document, git, make_repo, skep
+from .test_interrupts import Started
 
 FILES: dict[str, str | bytes] = {
     "calc.py": "def add(a, b):\n    return a - b\n",
@@ -400,29 +400,15 @@ def test_ctrl_c_once_asks_the_worker_and_takes_its_patch_and_twice_ends_it(
 
 
 def interrupted(state: Path, repo: Path, script: str, workspace: str, *, times: int) -> tuple[dict[str, Any], str]:
-    env = {**os.environ, "HOME": str(state), "XDG_STATE_HOME": str(state)}
-    words = [sys.executable, "-m", "skep_cli", "run", str(repo), "t", "--worker", f"sh -c '{_quoted(script)}'"]
-    process = subprocess.Popen(
-        [*words, "--workspace", workspace, "--json"],
-        env=env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None and process.stderr is not None
-    said = b""
-    while b"up\n" not in said:
-        block = process.stderr.readline()
-        if not block:
-            process.communicate()
-            assert not os.environ.get("SKEP_SANDBOX_MUST_WORK"), said.decode()
-            pytest.skip(said.decode())
-        said += block
-    for _ in range(times):
-        process.send_signal(signal.SIGINT)
-        time.sleep(0.5)
-    out, rest = process.communicate(timeout=60)
-    return json.loads(out.splitlines()[-1]), (said + rest).decode()
+    started = Started(state, repo, script, workspace)
+    started.until("up\n")
+    started.send(signal.SIGINT)
+    if times > 1:
+        started.until("once more ends it")
+        started.send(signal.SIGINT)
+    _, told = started.end()
+    assert told is not None, started.said.decode()
+    return told, started.said.decode()
 
 
 @pytest.mark.sandbox

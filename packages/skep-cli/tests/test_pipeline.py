@@ -18,8 +18,8 @@ from skep_cli.errors import CannotRun, SkepError, StateError
 from skep_cli.order import Hooks, Outcome, Place
 from skep_cli.pipeline import Pipeline
 from skep_cli.record import load
-from skep_cli.render import Status
 from skep_cli.state import RunFolder, Runs
+from skep_cli.status import Status
 from skep_policy.events import Decision
 from skep_policy.verdict import Verdict
 
@@ -49,7 +49,7 @@ def kinds(folder: RunFolder) -> list[str]:
 
 def with_bounds(state: Path, repo: Path, bounds: Callable[[object], Plain], worker: str = "true") -> Pipeline:
     given = order(repo, worker)
-    return Pipeline(given, bounds(given), Runs(state / "skep"), Status(quiet=True), None)
+    return Pipeline(given, bounds(given), Runs(state / "skep"), Status(quiet=True))
 
 
 def test_a_run_leaves_its_record_and_nothing_else(state: Path, repo: Path) -> None:
@@ -353,7 +353,7 @@ def test_a_record_of_a_run_can_be_read_back_or_is_one_line(state: Path, repo: Pa
 def test_a_record_of_requests_ends_where_it_could_no_longer_be_read(
     state: Path, repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skep_cli.pipeline.MAX_DECISIONS", 3)
+    monkeypatch.setattr("skep_cli.requests.MAX_DECISIONS", 3)
     refused: list[int] = []
 
     class Asking(Plain):

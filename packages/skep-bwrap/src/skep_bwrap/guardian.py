@@ -49,9 +49,6 @@ class Plan:
         values = self.records.get(key)
         return int(values[-1]) if values else None
 
-    def descriptors(self) -> set[int]:
-        return {int(fd) for key in ("keep", "stdin", "stdout", "diagnostics") for fd in self.many(key)}
-
 
 def become_subreaper() -> None:
     """By `_ctypes`, since the `ctypes` module around it takes longer than everything else here."""
@@ -79,19 +76,23 @@ def close_all_but(kept: set[int]) -> None:
 
 
 def start(plan: Plan) -> int:
-    """Fork the sandbox: a process group of its own, the terminal if the caller had it, its cgroups; then exec."""
+    """Fork the sandbox: a process group of its own, the terminal if the caller had it, its cgroups; then exec.
+    Without a terminal in the plan it gets a session of its own: /dev/tty inside is not the caller's then.
+    """
     tty = plan.number("tty") if plan.number("hand") else None
+    apart = plan.number("tty") is None
     pid = os.fork()
     if pid:
         try:
-            os.setpgid(pid, pid)
+            if not apart:
+                os.setpgid(pid, pid)
             if tty is not None:
                 os.tcsetpgrp(tty, pid)
         except OSError:
             pass  # the child has done it, or is gone
         return pid
     try:
-        os.setpgid(0, 0)
+        os.setsid() if apart else os.setpgid(0, 0)
         if tty is not None:
             os.tcsetpgrp(tty, os.getpid())
         for folder in plan.many("cgroup"):
@@ -117,15 +118,15 @@ def start(plan: Plan) -> int:
     os._exit(125)
 
 
-def children(parent: int) -> list[int]:
-    with open(f"/proc/{parent}/task/{parent}/children") as listing:
+def children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as listing:
         return [int(pid) for pid in listing.read().split()]
 
 
 def end_everything() -> None:
     """No process of the sandbox exists. Each round kills the children there are; orphans become children."""
     while True:
-        for pid in children(os.getpid()):
+        for pid in children():
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -144,7 +145,8 @@ def worker_of(bwrap: int) -> int | None:
 
 def first_child(pid: int) -> int | None:
     try:
-        return children(pid)[0]
+        with open(f"/proc/{pid}/task/{pid}/children") as listing:
+            return int(listing.read().split()[0])
     except (OSError, IndexError):
         return None
 
@@ -160,16 +162,22 @@ LIMIT_EVENTS = (
 def count(path: str, key: str) -> int:
     try:
         with open(path) as events:
-            return int(dict(line.split() for line in events).get(key, 0))
+            for line in events:
+                name, _, value = line.partition(" ")
+                if name == key:
+                    return int(value)
     except (OSError, ValueError):
-        return 0
+        pass
+    return 0
 
 
 def exists(group: int) -> bool:
     try:
         os.killpg(group, 0)
-    except OSError as error:
-        return not isinstance(error, ProcessLookupError)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
     return True
 
 
@@ -235,7 +243,8 @@ class Guardian:
         self.keep_terminal()
         self.bwrap = start(self.plan)
         self.say(f"bwrap {self.bwrap}")
-        for fd in self.plan.descriptors() - {0, 1, 2, self.tty}:
+        used = {int(fd) for key in ("keep", "stdin", "stdout", "diagnostics") for fd in self.plan.many(key)}
+        for fd in used - {0, 1, 2, self.tty}:
             os.close(fd)
         limit = self.watch(wake_read)
         end_everything()
@@ -274,11 +283,15 @@ class Guardian:
                     import termios
 
                     termios.tcsetattr(self.tty, termios.TCSADRAIN, self.modes)
-        except Exception:  # OSError or termios.error: the terminal is gone
+        except (OSError, ValueError):
+            pass
+        except Exception:  # termios.error: the terminal is gone
             pass
 
     def limit_hit(self) -> str | None:
-        """Which limit a worker that failed has met, as far as the kernel tells: it need not have failed by it."""
+        """Which limit a worker that failed has met, as far as the kernel tells; None when it did not fail. Whether it
+        failed by it is not told.
+        """
         if self.status == 0:
             return None
         for folder in self.plan.many("cgroup"):
@@ -376,7 +389,12 @@ def guard(plan: bytes, lifeline: int) -> None:
     code = 0
     try:
         parsed = Plan(plan)
-        close_all_but({lifeline, *parsed.descriptors(), *map(int, parsed.many("tty"))})
+        close_all_but(
+            {
+                lifeline,
+                *(int(fd) for key in ("keep", "stdin", "stdout", "diagnostics", "tty") for fd in parsed.many(key)),
+            }
+        )
         Guardian(parsed, lifeline).run()
     except BaseException as error:
         os.write(lifeline, f"failed {type(error).__name__}: {error}\n".encode(errors="replace"))

@@ -17,9 +17,10 @@ from .descriptors import check_destination, high, memfd, pipe
 from .diagnose import SYSCTLS, classify
 from .errors import BackendUnavailable
 from .facts import sysctls
-from .holders import children, end_holders
 
 MAX_DIAGNOSTICS = 65536
+MAX_DYING = 10.0
+"""Seconds. A pid that was taken again meanwhile shall not be waited for."""
 MAX_SET_UP = 60.0
 """Seconds from the spawn to a worker that can run: hundredths, or for ever when the server of a mount is dead."""
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -166,7 +167,7 @@ class Sandbox:
                 started()
             words = self._follow_guardian()
             if "exit" not in words:
-                end_holders(self._diagnostics, self._bwraps)
+                _end_holders(self._diagnostics, self._bwraps)
         finally:
             self._lifeline.close()
             self._control.close()
@@ -211,10 +212,47 @@ class Sandbox:
                 else:
                     self.resume()
             elif word == "bwrap":
-                self._bwraps = {int(rest), *children(rest)}
+                self._bwraps = {int(rest), *_children(rest)}
             else:
                 words[word] = rest
         return words
+
+
+def _end_holders(pipe: int, known: set[int]) -> None:
+    """No process has the other end of the pipe as its standard error: what a guardian that was killed has left. A pid 1
+    among them has taken all of its namespace with it. `known` are awaited too: one that is dying holds nothing already.
+    """
+    name = os.readlink(f"/proc/self/fd/{pipe}")
+    holders = set(known)
+    end = time.monotonic() + MAX_DYING
+    while True:
+        for entry in os.listdir("/proc"):
+            try:
+                if entry.isdigit() and os.readlink(f"/proc/{entry}/fd/2") == name:
+                    holders.add(int(entry))
+                    os.kill(int(entry), signal.SIGKILL)
+            except OSError:
+                continue
+        holders = {pid for pid in holders if _lives(pid)}
+        if not holders or time.monotonic() > end:
+            return
+        time.sleep(0.005)
+
+
+def _children(pid: str) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as listing:
+            return [int(child) for child in listing.read().split()]
+    except OSError:
+        return []
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def _pairs(lines: Sequence[str]) -> dict[str, str]:
@@ -254,7 +292,8 @@ def spawn(
     `proxy` is an open connection to some proxy that takes listeners; the caller keeps its own copy open for as long
     as the sandbox shall reach it. `tty` is the controlling terminal: handed to the worker's process group at once
     with `hand_tty`, else by
-    `Sandbox.resume` when the worker was stopped for touching it, as a shell does. `cgroups` are folders to
+    `Sandbox.resume` when the worker was stopped for touching it, as a shell does; without it the worker has no terminal
+    at all. `cgroups` are folders to
     enter, removed at the end. `limits` names limits the launch carries as rlimits. `ignored` are the signals the
     worker finds ignored. `wall` is in seconds.
 
@@ -325,17 +364,17 @@ def _start_guardian(plan: bytes, needed: list[int]) -> tuple[_socket.socket, Cal
     low: list[int] = []
     try:
         its_fd = high(its.fileno(), low)
-        if len(os.listdir("/proc/self/task")) == 1:
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, guardian.HELD)
-            try:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, guardian.HELD)  # it lets them come once it ignores them
+        try:
+            if len(os.listdir("/proc/self/task")) == 1:
                 pid = os.fork()
                 if pid == 0:
                     guardian.guard(plan, its_fd)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        else:
-            pid = _run_guardian(its_fd, len(plan), needed)
-            ours.sendall(plan)
+            else:
+                pid = _run_guardian(its_fd, len(plan), needed)
+                ours.sendall(plan)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     except BaseException:
         ours.close()
         raise

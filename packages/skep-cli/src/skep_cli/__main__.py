@@ -39,6 +39,11 @@ def dispatch(words: list[str], host: Host | None = None) -> None:
             from .exec import execute
 
             leave(execute(*simple, host))
+    if words[:1] == ["run"]:
+        import signal
+
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the run has handlers of its own
     from .cli import cli
 
     try:

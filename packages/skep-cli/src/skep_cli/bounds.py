@@ -176,6 +176,7 @@ class PolicyBounds:
                 asked=hooks.asked,
                 always_proxy=True,
                 host=self._host,
+                interactive=False,
             )
         except (BackendUnavailable, PolicyError) as error:
             raise CannotRun(f"the worker did not start: {error}") from None

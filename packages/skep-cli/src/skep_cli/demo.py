@@ -20,10 +20,10 @@ from typing import Any
 import click
 import msgspec
 
-from . import local
 from .demo_stage import DOMAIN, Stage, port
 from .errors import CannotRun, SkepError
 from .hostgit import find_git
+from .interrupts import Ending, Interrupts
 from .removal import remove
 from .render import Page, one_line
 from .state import gather
@@ -64,11 +64,12 @@ def command(keep: bool, mode: str) -> None:
         base = Path(tempfile.mkdtemp(prefix="demo-", dir=place))
     except OSError as error:
         raise CannotRun(f"cannot use {place} ({error.strerror}): make it yours, or set XDG_CACHE_HOME") from None
-    page = Page()
+    page, interrupts = Page(), Interrupts()
     try:
-        with local.signals(local.end), Stage(base, program, facts.environ) as stage:
+        interrupts.install()
+        with Stage(base, program, facts.environ) as stage, interrupts.breakable():
             tell(stage, mode, page)
-    except local.Ending as error:
+    except Ending as error:
         raise SkepError("interrupted", exit_code=error.exit_code) from None
     finally:
         if keep:

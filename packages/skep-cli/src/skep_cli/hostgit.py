@@ -18,8 +18,10 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 from .errors import CannotRun, SkepError
+from .interrupts import held
 
 OFF = {
     "core.alternateRefsCommand": "false",
@@ -159,23 +161,40 @@ class Git:
     ) -> bytes:
         """Its output. Raises GitFailed for an exit status not in `ok`, OSError when git had no room."""
         given = isinstance(stdin, bytes)
-        process = subprocess.Popen(
-            self.command(*args, settings=settings),
-            stdin=subprocess.PIPE if given else stdin,
-            stdout=stdout,
-            stderr=subprocess.PIPE,
-            cwd=self.work_tree or self.git_dir,
-            env=self.environment(),
-        )
+        process = None
         try:
+            with held:
+                process = self.start(*args, settings=settings, stdin=subprocess.PIPE if given else stdin, stdout=stdout)
             answer, errors = process.communicate(stdin if given else None, timeout=TIMEOUT)
         except BaseException:
-            process.kill()
-            process.communicate()
+            if process is not None:
+                process.kill()
+                process.communicate()
             raise
         if process.returncode not in ok:
             raise failure(args[0], process.returncode, errors)
         return answer or b""
+
+    def start(
+        self,
+        *args: str,
+        stdin: int | IO[bytes],
+        stdout: int,
+        stderr: int | IO[bytes] = subprocess.PIPE,
+        settings: Mapping[str, str] | None = None,
+        bufsize: int = -1,
+    ) -> subprocess.Popen[bytes]:
+        """git, begun. Ctrl-C on a terminal does not reach it: what that means is for us to say."""
+        return subprocess.Popen(
+            self.command(*args, settings=settings),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=self.work_tree or self.git_dir,
+            env=self.environment(),
+            process_group=0,
+            bufsize=bufsize,
+        )
 
     def text(self, *args: str, ok: tuple[int, ...] = (0,)) -> str:
         return os.fsdecode(self.run(*args, ok=ok)).rstrip("\n")

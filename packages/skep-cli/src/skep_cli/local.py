@@ -53,7 +53,14 @@ class Process:
         with theirs:
             words = [os.path.realpath(sys.executable), "-I", "-S", guardian.__file__, str(theirs.fileno()), *argv]
             self._process = subprocess.Popen(
-                words, stdin=stdin, stdout=output, stderr=output, cwd=cwd, env=dict(env), pass_fds=[theirs.fileno()]
+                words,
+                stdin=stdin,
+                stdout=output,
+                stderr=output,
+                cwd=cwd,
+                env=dict(env),
+                pass_fds=[theirs.fileno()],
+                process_group=0,  # Ctrl-C on the terminal is forwarded by us
             )
 
     def signal(self, number: int) -> None:
@@ -100,18 +107,6 @@ def signals(handle: Callable[[int], None]) -> Generator[None]:
     finally:
         for number, held in previous.items():
             signal.signal(number, held)
-
-
-class Ending(BaseException):
-    """A signal asked skep to end. No Exception, so that nothing takes it for a failure of its own."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(signal.Signals(number).name)
-        self.exit_code = 128 + number
-
-
-def end(number: int) -> None:
-    raise Ending(number)
 
 
 def run(

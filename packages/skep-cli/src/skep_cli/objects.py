@@ -17,6 +17,7 @@ from typing import IO, NamedTuple
 
 from .errors import SkepError
 from .hostgit import Git, GitFailed, failure
+from .interrupts import held
 from .trees import Built, Entries, Entry, build
 
 BLOCK = 1 << 20
@@ -107,27 +108,25 @@ class Store:
         missing = [known[oid] for oid in sorted(self.missing(known))]
         if not missing:
             return 0
-        command = self.git.command("index-pack", "--stdin", *(["--fsck-objects"] if fsck else []))
+        words = ("index-pack", "--stdin", *(("--fsck-objects",) if fsck else ()))
         with tempfile.TemporaryFile(dir=self.git.git_dir) as errors:
-            process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=errors,
-                cwd=self.git.git_dir,
-                env=self.git.environment(),
-            )
-            assert process.stdin is not None
+            process = None
             try:
+                with held:
+                    process = self.git.start(*words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors)
+                assert process.stdin is not None
                 write_pack(process.stdin, missing, self.object_format)
                 process.stdin.close()
             except BrokenPipeError:
                 pass  # git says why
             except BaseException:
-                process.kill()
+                if process is not None:
+                    process.kill()
                 raise
             finally:
-                process.communicate()
+                if process is not None:
+                    process.communicate()
+            assert process is not None
             if process.returncode != 0:
                 errors.seek(0)
                 raise failure("index-pack", process.returncode, errors.read(1 << 16))
@@ -161,17 +160,17 @@ class Store:
         with tempfile.TemporaryFile(dir=self.git.git_dir) as wanted:
             wanted.writelines(oid.encode() + b"\n" for oid in oids)
             wanted.seek(0)
-            process = subprocess.Popen(
-                self.git.command("cat-file", "--batch", "--buffer"),
-                stdin=wanted,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=self.git.git_dir,
-                env=self.git.environment(),
-                bufsize=BLOCK,
-            )
-            assert process.stdout is not None
+            process = None
             try:
+                with held:
+                    process = self.git.start(
+                        *("cat-file", "--batch", "--buffer"),
+                        stdin=wanted,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.DEVNULL,
+                        bufsize=BLOCK,
+                    )
+                assert process.stdout is not None
                 while header := process.stdout.readline():
                     words = header.split()
                     if len(words) != 3:
@@ -180,8 +179,9 @@ class Store:
                     yield words[0].decode(), size, _exactly(process.stdout, size)
                     process.stdout.read(1)
             finally:
-                process.stdout.close()
-                process.wait()
+                if process is not None and process.stdout is not None:
+                    process.stdout.close()
+                    process.wait()
 
     def content(self, oid: str) -> bytes:
         """One blob, whole."""

@@ -72,7 +72,7 @@ class OverlaySpace:
         self._since = 0
         self._survey: Survey | None = None
         self._problem: Exception | None = None
-        self._thread = threading.Thread(target=self._look, name="skep-survey")
+        self._thread = threading.Thread(target=self._look, name="skep-survey", daemon=True)
         self._moved: dict[str, bool] = {}
 
     def prepare(self, say: Callable[[str], None]) -> Place:

@@ -7,58 +7,60 @@ and how a command is run in the boundary (`Bounds`); nothing here knows flags or
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
-from skep_policy.events import Closed, Decision, EgressEvent
 from skep_policy.report import limit_words
 
-from . import agentstate, local, overlayspace, patch, verify
+from . import agentstate, overlayspace, patch, verify
 from .audit import Log, dump, now
 from .audit import digest as file_digest
 from .copyspace import CopySpace
 from .errors import CannotRun, NoOverlay, SkepError
 from .hostgit import Git, make_git_dir
+from .interrupts import Ending, Interrupts
 from .objects import Store
 from .order import Bounds, Hooks, Order, Outcome
 from .record import Run, Trees, Verification
 from .relay import Relay
 from .removal import remove
-from .render import Status, count
+from .render import count
+from .requests import Recorder
 from .sealing import SEALED, clear_dead, clear_scratch, seal_again
 from .snapshot import Baseline, Result
 from .space import Space
 from .state import RunFolder, Runs, guarded, trouble, write_new
+from .status import Status
 from .workspace import Copier
 
 ENDED = ("exit_code", "limit", "state", "layers", "attestation", "findings", "egress")
 TIMED_OUT = 124
-MAX_DECISIONS = 250_000
-"""A record is read whole to be checked, and a worker can ask for any number of names in a minute."""
 
 
 class Pipeline:
     """One run. `go` once."""
 
     def __init__(
-        self, order: Order, bounds: Bounds, runs: Runs, status: Status, show: Callable[[bytes], None] | None
+        self, order: Order, bounds: Bounds, runs: Runs, status: Status, interrupts: Interrupts | None = None
     ) -> None:
         self._order = order
         self._bounds = bounds
         self._runs = runs
         self._status = status
-        self._show = show
+        self._interrupts = interrupts or Interrupts()
         self._failure: OSError | None = None
         self._kill: Callable[[], None] | None = None
         self._started = False
+        self._stopped = False
 
     def go(self) -> tuple[Run, RunFolder]:
-        """The sealed record of the run. Raises CannotRun when the worker never ran; nothing is left of the run then."""
-        clear_dead(self._runs)
+        """The sealed record of the run. Raises CannotRun, Ending when the worker never ran; nothing is left of the run
+        then.
+        """
+        with self._interrupts.breakable():
+            clear_dead(self._runs)
         folder = self._folder = self._runs.create()
         state = os.stat(self._runs.root)
         self._copier = Copier(skip=frozenset({(state.st_dev, state.st_ino)}))
@@ -72,7 +74,8 @@ class Pipeline:
         try:
             with guarded(self._runs.root):
                 log = Log(folder, on_failure=self._broken)
-                run = self._prepare(folder, log)
+                with self._interrupts.breakable():
+                    run = self._prepare(folder, log)
         except BaseException as error:
             if log is not None:
                 log.close()
@@ -85,12 +88,18 @@ class Pipeline:
         try:
             with guarded(self._runs.root):
                 outcome = self._work(folder, log, run)
-        except (SkepError, KeyboardInterrupt, local.Ending) as error:
+        except SkepError as error:
+            why = error.message
             if not self._started:
                 log.close()
                 remove(folder.path)
+                if self._interrupts.last is not None:
+                    raise Ending(self._interrupts.last) from None
                 raise
-            why = error.message if isinstance(error, SkepError) else "interrupted"
+        if outcome and not self._started and outcome.exec_error is None and not outcome.limit:
+            log.close()  # a signal ended it while the boundary was being set up
+            remove(folder.path)
+            raise Ending(max(1, outcome.exit_code - 128))
         self._after(folder, log, run, outcome, why)
         return run
 
@@ -111,6 +120,7 @@ class Pipeline:
         os.makedirs(results, mode=0o700, exist_ok=True)
         self._space, self._layer = self._workspace(folder)
         run.workspace = self._space.kind
+        self._status.phase("preparing")
         self._place = self._space.prepare(lambda text: self._status.say(f"run {run.id}: {text}"))
         if order.state:
             own = agentstate.lay_out(order.state, folder.agent, home=order.home)
@@ -175,7 +185,7 @@ class Pipeline:
     def _work(self, folder: RunFolder, log: Log, run: Run) -> Outcome:
         argv = self._order.argv
         env = {"SKEP_TASK": run.task, "SKEP_RESULTS": run.results, "SKEP_RUN": run.id}
-        relay = Relay(folder.path / "worker.log", forward=self._show, on_failure=self._broken)
+        relay = Relay(folder.path / "worker.log", forward=self._status.show, on_failure=self._broken)
 
         def evidence(text: str) -> None:
             self._put("boundary.txt", text.encode(errors="surrogateescape"))
@@ -184,7 +194,8 @@ class Pipeline:
         def spawned(kill: Callable[[], None]) -> None:
             self._kill = kill
             relay.start()
-            if self._failure:
+            self._status.phase("worker")
+            if self._failure or self._interrupts.last is not None:
                 kill()
 
         def started() -> None:
@@ -197,32 +208,13 @@ class Pipeline:
             run.reason = "you asked the worker to stop"
             self._status.say(f"run {run.id}: asked the worker to stop, and its patch is taken; once more ends it")
 
-        hooks = Hooks(evidence, spawned, started, self._recorder(log, "egress"), asked)
+        self._status.rest()
+        hooks = Hooks(evidence, spawned, started, Recorder(folder, log, self._status, "egress"), asked)
         try:
             return self._bounds.worker(folder, self._place, argv, env, relay.fd, hooks)
         finally:
             self._kill = None
             relay.finish()
-
-    def _recorder(self, log: Log, kind: str) -> Callable[[EgressEvent], None]:
-        left = MAX_DECISIONS
-
-        def record_event(event: EgressEvent) -> None:
-            nonlocal left
-            if isinstance(event, Decision):
-                left -= 1
-                if left == 0:
-                    log.note(f"{kind}-full", {"decisions": MAX_DECISIONS})
-                    self._status.warn(
-                        f"{MAX_DECISIONS:,} requests: all that a record holds; from now on each is denied"
-                    )
-                if left <= 0:
-                    raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(self._folder.log))
-            log.note(kind, egress_data(event))
-            if log.failure:
-                raise log.failure
-
-        return record_event
 
     def _broken(self, error: OSError) -> None:
         """On any thread: the record cannot be kept, so the worker must not go on."""
@@ -258,10 +250,11 @@ class Pipeline:
             self._give_up(run, trouble(error, self._runs.root).message)
         except SkepError as error:
             self._give_up(run, error.message)
-        except (KeyboardInterrupt, local.Ending):
+        except Ending:
             self._give_up(run, "interrupted")
-        with local.signals(lambda number: None):
-            self._seal(folder, log, run)
+        if run.patch is None:
+            folder.patch.unlink(missing_ok=True)
+        self._seal(folder, log, run)
 
     def _give_up(self, run: Run, why: str) -> None:
         run.state = "failed"
@@ -269,7 +262,9 @@ class Pipeline:
         self._status.warn(f"run {run.id}: {why}")
 
     def _patch(self, folder: RunFolder, log: Log, run: Run) -> tuple[Baseline, Result]:
-        before, after = self._space.result()
+        self._status.phase("patch")
+        with self._interrupts.breakable(warn=self._going_on(run)):
+            before, after = self._space.result()
         if run.trees is None:
             self._baseline(log, run, before)
         assert run.trees is not None
@@ -277,7 +272,8 @@ class Pipeline:
         run.findings += after.findings
         run.files_changed = [change.path for change in after.changes]
         if after.changes:
-            patch.write_patch(Git(self._order.git, folder.git), before.tree, after.tree, folder.patch)
+            with self._interrupts.breakable(warn=self._going_on(run)):
+                patch.write_patch(Git(self._order.git, folder.git), before.tree, after.tree, folder.patch)
             run.patch = str(folder.patch)
         changed = {
             "tree": after.tree,
@@ -288,21 +284,32 @@ class Pipeline:
         self._status.say(f"run {run.id}: {count(len(run.files_changed), 'file')} changed")
         return before, after
 
+    def _going_on(self, run: Run) -> Callable[[], None]:
+        return lambda: self._status.say(f"run {run.id}: taking the patch, and no more; once more gives it up")
+
     def _verify(self, folder: RunFolder, log: Log, run: Run, before: Baseline, after: Result) -> None:
         order = self._order
         assert order.verify is not None and order.verify_text is not None
         self._status.say(f"run {run.id}: verifying: {order.verify_text}")
         detail = ""
         relay: Relay | None = None
+        self._status.phase("verification")
         try:
-            place = self._space.lay_out(before, after)
-            relay = Relay(folder.path / "verify.log", forward=self._show)
-            hooks = Hooks(lambda text: None, self._verifying(relay), lambda: None, self._recorder(log, "verify-egress"))
+            with self._interrupts.breakable():
+                place = self._space.lay_out(before, after)
+            self._status.rest()
+            relay = Relay(folder.path / "verify.log", forward=self._status.show)
+            requests = Recorder(folder, log, self._status, "verify-egress")
+            hooks = Hooks(lambda text: None, self._verifying(relay), lambda: None, requests, self._stop_verifying)
             done = self._bounds.verifier(folder, place, order.verify, relay.fd, hooks)
             run.verification = verify.judged(
                 order.verify_text, exit_code=done.exit_code, exec_error=done.exec_error, timed_out=done.timed_out
             )
             detail = limit_words(done.limit) if done.limit else ""
+            if self._interrupts.last is not None or self._stopped:
+                run.verification, detail = Verification("unavailable", order.verify_text, None), "interrupted"
+        except Ending:
+            run.verification, detail = Verification("unavailable", order.verify_text, None), "interrupted"
         except (OSError, SkepError) as error:
             run.verification = Verification("unavailable", order.verify_text, None)
             detail = verify.explain(error)
@@ -320,11 +327,19 @@ class Pipeline:
         def spawned(kill: Callable[[], None]) -> None:
             self._kill = kill
             relay.start()
+            self._status.phase("verification")
+            if self._failure or self._interrupts.last is not None:
+                kill()
 
         return spawned
 
+    def _stop_verifying(self) -> None:
+        self._stopped = True
+        self._status.say(f"run {self._folder.id}: asked the verification to stop; once more ends it")
+
     def _seal(self, folder: RunFolder, log: Log, run: Run) -> None:
         """The last record has every digest, and scratch is gone. A full disk has room again once scratch is."""
+        self._status.close()
         remove(folder.agent)  # a login is in there, whatever else is kept
         left = [] if self._order.keep else clear_scratch(folder)
         for problem in left:
@@ -357,11 +372,3 @@ def _take_over(run: Run, outcome: Outcome) -> None:
         run.reason = f"the worker could not be executed: {os.strerror(outcome.exec_error)}"
     elif outcome.limit and not outcome.timed_out:
         run.reason = limit_words(outcome.limit)
-
-
-def egress_data(event: EgressEvent) -> dict[str, Any]:
-    """An egress event for the log."""
-    data = msgspec.to_builtins(event)
-    data["what"] = "closed" if isinstance(event, Closed) else "decision"
-    data.pop("type", None)
-    return data

@@ -114,21 +114,6 @@ class Page:
         self.stream.flush()
 
 
-class Status:
-    """Progress of a run, a plain line each on stderr; nothing when quiet. Warnings are told all the same."""
-
-    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-        self._page = Page(stream if stream is not None else sys.stderr)
-        self._quiet = quiet
-
-    def say(self, text: str) -> None:
-        if not self._quiet:
-            self._page.raw(self._page.style("skep: ", "dim") + visible(text) + "\n")
-
-    def warn(self, text: str) -> None:
-        self._page.raw(self._page.style(f"skep: {visible(text)}", "red") + "\n")
-
-
 def table(rows: Iterable[tuple[str, ...]], header: tuple[str, ...]) -> list[str]:
     """Columns of plain text, aligned; the last is not padded."""
     cells = [header, *(tuple(one_line(cell, 60) for cell in row) for row in rows)]

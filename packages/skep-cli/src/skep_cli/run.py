@@ -15,18 +15,19 @@ from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
 
-from . import local, policies, presets, repository, workers
+from . import policies, presets, repository, workers
 from .bounds import PolicyBounds
 from .endpoints import shut
 from .errors import CannotRun, SkepError, UsageError
 from .flags import Flags
 from .hostgit import find_git
+from .interrupts import Ending, Interrupts
 from .options import collect, here, policy_flags
 from .order import Kind, Order
 from .pipeline import TIMED_OUT, Pipeline
 from .record import Mode, Run, one_json
-from .render import Live, Status
 from .state import RunFolder, Runs, gather
+from .status import Status
 from .told import egress_lines
 from .workers import split, with_task
 
@@ -78,13 +79,17 @@ def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: Kind, *
         skep run ../lib "update the docs" --worker ./agent.sh --allow api.example.com
     """
     flags = collect(values)
-    status = Status(quiet=quiet)
-    shown = {"as_json": as_json, "quiet": quiet}
+    interrupts = Interrupts()
+    interrupts.install()
+    status = Status(quiet=quiet, output=2 if as_json else 1)
     try:
-        with local.signals(local.end):
-            run, folder = start(repo, task, flags, status=status, workspace=workspace, **shown, **values)
-    except local.Ending as error:
+        with interrupts.breakable():
+            order, bounds, runs = prepared(repo, task, flags, status=status, workspace=workspace, **values)
+        run, folder = Pipeline(order, bounds, runs, status, interrupts).go()
+    except Ending as error:
         raise SkepError("interrupted; the worker never ran", exit_code=error.exit_code) from None
+    finally:
+        status.close()
     document = run.document(folder)
     if flags.report is not None:
         try:
@@ -96,6 +101,8 @@ def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: Kind, *
         sys.stdout.write(one_json(document) + "\n")
     else:
         _tell(run, folder, status)
+    sys.stdout.flush()
+    interrupts.ignore()
     sys.exit(exit_code(run))
 
 
@@ -115,22 +122,20 @@ def exit_code(run: Run) -> int:
     return 0 if run.state == "completed" and run.verification.outcome in ("passed", "none") else 1
 
 
-def start(
+def prepared(
     repo: str,
     task: str,
     flags: Flags,
     *,
     status: Status,
-    as_json: bool,
-    quiet: bool,
     workspace: Kind,
     worker: str | None,
     mode: Mode,
     verify: str | None,
     results: str | None,
     keep: bool,
-) -> tuple[Run, RunFolder]:
-    """Run it all. Raises UsageError, CannotRun; after the worker's start nothing is raised any more."""
+) -> tuple[Order, PolicyBounds, Runs]:
+    """What to do and how, nothing done yet. Raises UsageError, CannotRun."""
     _check(flags)
     if not task.strip():
         raise UsageError("the task is empty: say what the worker shall do")
@@ -182,7 +187,7 @@ def start(
         status.warn(line)
     if mode == "workspace":
         status.warn("execution mode workspace: nothing is enforced, the worker can do whatever you can")
-    return Pipeline(order, bounds, Runs(Path(facts.state_dir)), status, show=_shower(as_json, quiet)).go()
+    return order, bounds, Runs(Path(facts.state_dir))
 
 
 def verify_command(given: str | None, effective: Effective) -> tuple[list[str] | None, str | None]:
@@ -250,25 +255,6 @@ def results_folder(results: str | None, root: str) -> str | None:
     if os.path.lexists(real) and not os.path.isdir(real):
         raise UsageError(f"--results {results} is not a folder")
     return real
-
-
-def _shower(as_json: bool, quiet: bool) -> Any:
-    """What takes the worker's output while it comes; None when nobody watches."""
-    if quiet:
-        return None
-    stream = sys.stderr if as_json else sys.stdout
-    stream.flush()
-    fd, terminal, live = stream.fileno(), stream.isatty(), Live()
-
-    def show(block: bytes) -> None:
-        data = live.feed(block).encode(errors="replace") if terminal else block
-        try:
-            while data:
-                data = data[os.write(fd, data) :]
-        except OSError:
-            pass  # nobody reads any more; the log has it
-
-    return show
 
 
 def _tell(run: Run, folder: RunFolder, status: Status) -> None:

@@ -170,6 +170,7 @@ def launch(
     asked: Callable[[], None] | None = None,
     always_proxy: bool = False,
     host: Host = HERE,
+    interactive: bool = True,
 ) -> Outcome:
     """Run `argv` in the boundary to its end; nothing of it is left on return. On the main thread, since it forwards
     signals.
@@ -177,7 +178,8 @@ def launch(
     `always_proxy` starts the proxy for an empty allowlist too, so that what was asked for is on record. `quarantine`
     is a folder, made when needed, for files that would make git of the host run code. `on_event` is called on the
     proxy's thread before a decision takes effect; an exception from it denies. With `asked` the first SIGINT or SIGTERM
-    is forwarded, after a call of it, and the second ends everything; without, every one is forwarded.
+    is forwarded, after a call of it, and the second ends everything; without, every one is forwarded. Without
+    `interactive` the worker has no terminal.
 
     Raises BackendUnavailable when the boundary could not be applied: the worker never ran.
     """
@@ -205,7 +207,7 @@ def launch(
         if spawned is not None:
             spawned(sandbox)
 
-    tty = terminal.opened()
+    tty = terminal.opened() if interactive else None
     try:
         outcome = run(
             boundary,
