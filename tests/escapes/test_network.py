@@ -10,10 +10,9 @@ import threading
 from collections.abc import Iterator
 from typing import NamedTuple
 
-import msgspec
 import pytest
 import skep_bwrap
-from skep_policy import Decision, EgressEvent, Facts, Layer, merge, parse_policy, resolve
+from skep_policy import Decision, EgressEvent, Facts, Layer, merge, parse_policy, replace, resolve
 from skep_proxy import Proxy
 
 from .worker import PYTHON, Worker
@@ -80,7 +79,7 @@ class Seen(NamedTuple):
 def browse(worker: Worker, policy: str, script: str, names: dict[str, list[list[str]]]) -> Seen:
     """Run `script` under `policy`. `names` gives the answers to the first, second, ... lookup of each name."""
     layer = Layer("test", parse_policy(policy, source="test"))
-    facts = msgspec.structs.replace(Facts.gather(), cwd=str(worker.workspace), environ=worker.environ())
+    facts = replace(Facts.gather(), cwd=str(worker.workspace), environ=worker.environ())
     boundary = resolve(merge([layer]), facts=facts, workspace=str(worker.workspace))
     events: list[EgressEvent] = []
     lookups: list[str] = []

@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 from skep_bwrap import Ended, HostFacts, Outcome, compile, run, spawn
+from skep_policy import replace
 from skep_policy.boundary import Access, Boundary, Limits, PathRule
 from skep_policy.launch import Launch
 from skep_policy.rules import Rules
@@ -97,7 +97,7 @@ def without(launch: Launch, *words: str, instead: Sequence[str] = ()) -> Launch:
     args = list(launch.args)
     at = next(n for n in range(len(args)) if args[n : n + len(words)] == list(words))
     args[at : at + len(words)] = instead
-    return msgspec.structs.replace(launch, args=tuple(args))
+    return replace(launch, args=tuple(args))
 
 
 def eventually(condition: Callable[[], bool], *, seconds: float = 20) -> bool:

@@ -10,12 +10,11 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 from skep_bwrap import BackendUnavailable
 from skep_bwrap.spawn import Ended
 from skep_netshim import SHIM
-from skep_policy import Rules
+from skep_policy import Rules, replace
 from skep_policy.boundary import Access, PathRule
 from skep_policy.launch import Launch
 
@@ -34,7 +33,7 @@ def refused(launch: Launch, words: str, **how: object) -> None:
 def told(launch: Launch, change: Callable[[list[bytes]], list[bytes]]) -> Launch:
     """The launch with the shim told something else."""
     records = launch.config.split(b"\0")[:-2]
-    return msgspec.structs.replace(launch, config=b"".join(record + b"\0" for record in change(records)) + b"\0")
+    return replace(launch, config=b"".join(record + b"\0" for record in change(records)) + b"\0")
 
 
 def test_the_launch_as_it_is_runs_and_says_what_was_tried(either: Box) -> None:
@@ -193,7 +192,7 @@ def test_device_nodes_that_are_not_the_sandboxs(either: Box) -> None:
 
 def test_a_descriptor_that_would_reach_the_worker(either: Box) -> None:
     launch = either.launch()
-    refused(msgspec.structs.replace(launch, files={**launch.files, "extra": b"x"}), "descriptor .* would reach")
+    refused(replace(launch, files={**launch.files, "extra": b"x"}), "descriptor .* would reach")
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "fifo", "socket"])
@@ -303,9 +302,7 @@ def test_every_option_of_bwrap_is_missed_when_it_is_left_out(box: Box, apart: bo
 def test_a_filter_that_is_another(either: Box) -> None:
     launch = either.launch()
     allow_all = struct.pack("=HBBI", 0x06, 0, 0, 0x7FFF0000)
-    refused(
-        msgspec.structs.replace(launch, files={**launch.files, "seccomp": allow_all}), "filter is another than ours"
-    )
+    refused(replace(launch, files={**launch.files, "seccomp": allow_all}), "filter is another than ours")
 
 
 def test_one_more_root_than_the_boundary_has(either: Box) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +13,7 @@ from skep_bwrap.mountinfo import Mount
 from skep_bwrap.mounts import destinations, filesystem_ops
 from skep_bwrap.ops import Bind, Op, RemountReadOnly, Tmpfs, render
 from skep_bwrap.seccomp import ARCHES, base_filter
+from skep_policy import replace
 from skep_policy.boundary import Access, Boundary, Limits, PathRule, below
 from skep_policy.rules import Rules
 
@@ -159,7 +159,7 @@ def test_an_open_network_is_not_unshared_and_a_filtered_one_needs_a_proxy() -> N
 
 def test_a_machine_without_a_filter_is_refused() -> None:
     with pytest.raises(BackendUnavailable, match="riscv64"):
-        compile(boundary(), ["x"], facts=msgspec.structs.replace(FACTS, machine="riscv64"), bwrap="/b")
+        compile(boundary(), ["x"], facts=replace(FACTS, machine="riscv64"), bwrap="/b")
 
 
 @pytest.mark.parametrize("path", ["/", "/proc", "/proc/sys", "/sys", "/sys/fs/cgroup", "/dev"])
@@ -169,7 +169,7 @@ def test_a_root_that_opens_the_kernel_is_refused_by_name(path: str) -> None:
 
 
 def test_hiding_what_the_shim_runs_from_is_refused_by_name_and_hiding_what_is_above_it_is_not() -> None:
-    facts = msgspec.structs.replace(FACTS, prefix=f"{HOME}/.py", interpreter=f"{HOME}/.py/bin/python3")
+    facts = replace(FACTS, prefix=f"{HOME}/.py", interpreter=f"{HOME}/.py/bin/python3")
     with pytest.raises(BackendUnavailable, match="skep's own Python"):
         ops_of(boundary(hides=[hide(f"{HOME}/.py")]), facts)
     ops = ops_of(boundary(hides=[hide(HOME), hide(f"{HOME}/.py/secret")]), facts)
@@ -179,7 +179,7 @@ def test_hiding_what_the_shim_runs_from_is_refused_by_name_and_hiding_what_is_ab
 
 
 def test_what_skep_runs_from_is_not_writable_even_inside_a_root() -> None:
-    facts = msgspec.structs.replace(FACTS, code=(f"{REPO}/.venv", f"{REPO}/src/skep_cli"))
+    facts = replace(FACTS, code=(f"{REPO}/.venv", f"{REPO}/src/skep_cli"))
     ops = ops_of(boundary(), facts)
     assert not visible(ops, f"{REPO}/.venv/lib/x.py").writable and not visible(ops, f"{REPO}/src/skep_cli/x").writable
     assert visible(ops, f"{REPO}/src/other").writable
@@ -188,9 +188,7 @@ def test_what_skep_runs_from_is_not_writable_even_inside_a_root() -> None:
 
 
 def test_the_shims_own_python_is_the_hosts_whatever_a_run_has_in_its_place() -> None:
-    facts = msgspec.structs.replace(
-        FACTS, prefix=f"{REPO}/.py", interpreter=f"{REPO}/.py/bin/python3", code=(f"{REPO}/.venv",)
-    )
+    facts = replace(FACTS, prefix=f"{REPO}/.py", interpreter=f"{REPO}/.py/bin/python3", code=(f"{REPO}/.venv",))
     ops = ops_of(boundary(mapped={REPO: "/copy"}), facts)
     seen = visible(ops, f"{REPO}/.py/bin/python3")
     assert (seen.host, seen.writable) == (f"{REPO}/.py/bin/python3", False)
@@ -213,7 +211,7 @@ def test_folders_above_protects_and_hides_are_pinned_through_roots_within_roots(
 
 def test_a_hide_holds_at_every_place_where_the_host_has_mounted_the_same_files() -> None:
     mounts = (Mount("8:1", "/", "/", "ext4"), Mount("8:1", "/home", "/mnt/h", "ext4"), Mount("0:9", "/", "/x", "tmpfs"))
-    ops = ops_of(boundary(hides=[hide(f"{HOME}/.ssh")]), msgspec.structs.replace(FACTS, mounts=mounts))
+    ops = ops_of(boundary(hides=[hide(f"{HOME}/.ssh")]), replace(FACTS, mounts=mounts))
     assert visible(ops, "/mnt/h/u/.ssh/key").host is None
     assert visible(ops, "/mnt/h/u/other").host == "/mnt/h/u/other"
 
@@ -239,14 +237,14 @@ def test_sockets_are_covered_where_they_would_be_seen(socket: str, covered: bool
         hides=[hide(f"{HOME}/.ssh")],
         sockets=["/srv/let-in.sock"],
     )
-    ops = ops_of(one, msgspec.structs.replace(FACTS, sockets=(socket,)))
+    ops = ops_of(one, replace(FACTS, sockets=(socket,)))
     assert (Bind("/dev/null", socket, "ro") in ops) == covered
     assert (visible(ops, socket).host == socket) == (socket == "/srv/let-in.sock")
 
 
 def test_a_socket_in_a_mapped_copy_is_covered_where_the_worker_sees_it() -> None:
     one = boundary(mapped={REPO: "/state/copy"})
-    ops = ops_of(one, msgspec.structs.replace(FACTS, sockets=("/state/copy/d.sock",)))
+    ops = ops_of(one, replace(FACTS, sockets=("/state/copy/d.sock",)))
     assert visible(ops, f"{REPO}/d.sock").host is None and visible(ops, "/state/copy/d.sock").host is None
     assert visible(ops, f"{REPO}/f").host == "/state/copy/f"
 
@@ -299,7 +297,7 @@ def test_what_is_left_to_the_shim_lies_on_top_as_it_would_in_its_place(one: Boun
     ops = ops_of(one)
     planned = mounts.stages(one, FACTS, own_names=False)
     many = [*planned.first, *[RemountReadOnly("/nowhere")] * mounts.MOUNTS_BY_BWRAP]
-    kept, covers = mounts.divide(planned._replace(first=many), one)
+    kept, covers = mounts.divide(replace(planned, first=many), one)
     after: list[Op] = list(kept)
     for cover in covers:
         match cover.kind:
@@ -388,7 +386,7 @@ def test_no_folder_on_the_way_to_a_protect_or_hide_can_be_moved(one: Boundary) -
 
 @given(boundaries())
 def test_the_same_boundary_gives_the_same_bytes_however_its_rules_are_ordered(one: Boundary) -> None:
-    turned = msgspec.structs.replace(
+    turned = replace(
         one, roots=one.roots[::-1], protects=one.protects[::-1], hides=one.hides[::-1], reads=one.reads[::-1]
     )
     assert render(ops_of(one)) == render(ops_of(turned))
@@ -396,7 +394,7 @@ def test_the_same_boundary_gives_the_same_bytes_however_its_rules_are_ordered(on
 
 @given(boundaries(), st.lists(st.sampled_from(PATHS), max_size=6))
 def test_no_socket_of_the_host_is_seen_unless_let_in(one: Boundary, sockets: list[str]) -> None:
-    ops = ops_of(one, msgspec.structs.replace(FACTS, sockets=tuple(sorted(set(sockets)))))
+    ops = ops_of(one, replace(FACTS, sockets=tuple(sorted(set(sockets)))))
     for path in (*PATHS, *sockets):
         assert visible(ops, path).host not in sockets
 
@@ -408,7 +406,7 @@ def test_rules_of_the_network_do_not_touch_the_mounts() -> None:
 def test_system_files_of_ssh_belong_to_an_ordinary_worker() -> None:
     """Root's files are nobody's in its user namespace, and ssh runs on no one else's."""
     path = "/etc/ssh/ssh_config.d/50-site.conf"
-    facts = msgspec.structs.replace(FACTS, ssh={path: b"Host *\n"})
+    facts = replace(FACTS, ssh={path: b"Host *\n"})
     launch = compile(boundary(), ["x"], facts=facts, bwrap="/b")
     assert f"--ro-bind-data {{fd:ssh0}} {path}" in " ".join(launch.args) and launch.files["ssh0"] == b"Host *\n"
     hidden = compile(boundary(hides=[hide("/etc/ssh")]), ["x"], facts=facts, bwrap="/b")
@@ -420,7 +418,7 @@ def test_system_files_of_ssh_belong_to_an_ordinary_worker() -> None:
 def test_a_nul_tells_the_shim_nothing(where: str) -> None:
     words, env = ("x\0network=open", {}) if where == "argv" else ("x", {"A": "x\0network=open"})
     with pytest.raises(BackendUnavailable, match="NUL"):
-        compile(msgspec.structs.replace(boundary(), env=env), [words], facts=FACTS, bwrap="/usr/bin/bwrap")
+        compile(replace(boundary(), env=env), [words], facts=FACTS, bwrap="/usr/bin/bwrap")
     assert (
         b"argv=x network=open\0" in compile(boundary(), ["x network=open"], facts=FACTS, bwrap="/usr/bin/bwrap").config
     )

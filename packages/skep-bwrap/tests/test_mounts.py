@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from skep_bwrap import HostFacts, compile
+from skep_policy import replace
 from skep_policy.boundary import Access, PathRule
 from skep_policy.rules import Rules
 
@@ -156,7 +156,7 @@ def test_skeps_own_code_inside_a_root_is_read_only(box: Box) -> None:
     code = box.ws / "venv/lib/skep_cli"
     code.mkdir(parents=True)
     (code / "main.py").write_text("x")
-    facts = msgspec.structs.replace(HostFacts.gather(), code=(str(box.ws / "venv"),))
+    facts = replace(HostFacts.gather(), code=(str(box.ws / "venv"),))
     script = "echo bad > venv/lib/skep_cli/main.py; mv venv other; echo ok > fine"
     ended = go(compile(box.boundary(), ["sh", "-c", script], facts=facts, bwrap=box.bwrap))
     assert ended.exit_code == 0 and (code / "main.py").read_text() == "x" and (box.ws / "fine").exists()

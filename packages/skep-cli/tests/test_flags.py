@@ -13,6 +13,7 @@ from skep_cli.cli import cli
 from skep_cli.flags import POLICY_FLAGS, REPORT_FLAG, Flag, Flags, parse_simple
 from skep_cli.options import collect, policy_flags
 from skep_policy.errors import PolicyError
+from skep_policy.written import as_policy
 
 TABLE = (*POLICY_FLAGS, REPORT_FLAG)
 
@@ -66,18 +67,18 @@ def test_everything_else_is_left_to_click(typed: list[str]) -> None:
 
 
 def test_flags_are_a_layer_and_a_value_that_cannot_be_used_is_refused() -> None:
-    policy = Flags(allow=["a.example.com"], env=["A", "B=x y", "C="], git=True, wall="30m").as_policy()
+    policy = as_policy(Flags(allow=["a.example.com"], env=["A", "B=x y", "C="], git=True, wall="30m").written())
     assert policy.network.allow == ("a.example.com",)
     assert policy.env.pass_ == ("A",) and policy.env.set == {"B": "x y", "C": ""}
     assert policy.filesystem.git is True and policy.limits.wall == "30m"
     with pytest.raises(PolicyError, match="http://a"):
-        Flags(allow=["http://a"]).as_policy()
+        Flags(allow=["http://a"]).written()
 
 
 def test_an_unknown_toolchain_is_a_usage_error_that_lists_those_there_are() -> None:
     with pytest.raises(PolicyError, match=r"--toolchain: unknown name 'cobol'; known are go, jvm, node, python, rust"):
-        Flags(toolchain=["python", "cobol"]).as_policy()
-    assert Flags(toolchain=["python", "go"]).as_policy().worker.toolchains == ("python", "go")
+        Flags(toolchain=["python", "cobol"]).written()
+    assert Flags(toolchain=["python", "go"]).written().lists["worker.toolchains"] == ("python", "go")
 
 
 @pytest.mark.parametrize(("typed", "hint"), [("exce", " Did you mean 'exec'?"), ("zzz", "")])

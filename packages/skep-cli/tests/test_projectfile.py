@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 from skep_cli.flags import Flags
 from skep_cli.policies import effective, withheld_lines
 from skep_cli.projectfile import project_of
 from skep_cli.trust import command as trust
+from skep_policy import replace
 from skep_policy.facts import Facts
 
 
@@ -72,7 +72,7 @@ def test_trust_is_for_one_place_and_can_be_taken_back(facts: Facts) -> None:
     CliRunner().invoke(trust, [f"{facts.home}/repo", "--yes"])
 
     def allowed(folder: str) -> bool:
-        here = msgspec.structs.replace(facts, cwd=folder)
+        here = replace(facts, cwd=folder)
         return effective(Flags(), facts=here, project=folder).rules().decide("a.example.com", 443).allow
 
     assert allowed(f"{facts.home}/repo") and not allowed(str(other))

@@ -6,7 +6,7 @@ import os
 
 import msgspec
 import pytest
-from skep_policy import Explanation, explain_host, explain_path
+from skep_policy import Explanation, explain_host, explain_path, replace
 
 from .world import Link, World
 
@@ -57,7 +57,7 @@ def test_a_path_is_explained_by_the_boundary(world: World) -> None:
 
 def test_a_store_that_is_not_there_is_explained_as_what_it_would_be(world: World) -> None:
     def explained(text: str, policy: str = "", **how: str) -> Explanation:
-        facts = msgspec.structs.replace(world.facts(), **how)
+        facts = replace(world.facts(), **how)
         return explain_path(world.resolve(policy, facts=facts, absent_too=True), text)
 
     for text in ("~/.ssh", "~/.ssh/key", "~/.config/gh/hosts.yml"):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ipaddress
+import pickle
 from collections.abc import Iterable
+from typing import Literal
 
 import msgspec
 import pytest
@@ -11,8 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skep_policy import PolicyError, Rules, Verdict, parse_rule, parse_target
 from skep_policy.address import aliases
-from skep_policy.rules import LOCALHOST, Use
+from skep_policy.rules import LOCALHOST
 from skep_policy.verdict import DENIED_BY_RULE
+
+Use = Literal["allow", "deny", "private"]
 
 
 def decide(host: str, port: int = 443, *, allow: Iterable[str] = (), deny: Iterable[str] = ()) -> bool:
@@ -355,8 +359,9 @@ def test_rules_survive_being_written_down() -> None:
     rules = Rules.build(
         ["a.com", "*.b.com:22", "*"], ["10.0.0.0/8", "*.zip"], ["db.internal"], sni="off", max_bytes_out=5
     )
-    again = msgspec.json.decode(msgspec.json.encode(rules), type=Rules)
+    again = pickle.loads(pickle.dumps(rules))
     assert again == rules and again.decide("x.zip", 1) == rules.decide("x.zip", 1)
+    assert msgspec.to_builtins(rules)["private"][0] == msgspec.to_builtins(rules.private[0])
 
 
 def test_the_same_rule_twice_counts_once_and_keeps_its_first_source() -> None:

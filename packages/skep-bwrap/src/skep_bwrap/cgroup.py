@@ -9,13 +9,16 @@ when the caller's own carries limits: beside it, they would be lost.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
-import msgspec
 from skep_policy.boundary import Limits
+from skep_policy.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
-class Held(msgspec.Struct, frozen=True):
+class Held(Value):
     """Cgroups made for one sandbox with the files written in each, and which limits they hold (`layers`: True, False
     for not asked, or why not).
     """

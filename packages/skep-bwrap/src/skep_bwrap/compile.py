@@ -10,19 +10,22 @@ the children of bwrap no capability) a launch without it is compiled, and its la
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from typing import Final
 
-import msgspec
 from skep_policy.boundary import Access, Boundary
 from skep_policy.clients import proxy_environment, ssh_environment
 from skep_policy.launch import Launch
+from skep_policy.value import Value, replace
 
 from .errors import BackendUnavailable
 from .facts import HostFacts
 from .mounts import PROC_READ_ONLY, SHIM_INSIDE, destinations, divide, mounted, stages
 from .ops import Data, below, render
 from .seccomp import ARCHES, base_filter, strict_filter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Final
 
 PROXY_PORT: Final = 3128
 MAX_ARGS: Final = 9000
@@ -50,7 +53,7 @@ others.
 """
 
 
-class Network(msgspec.Struct, frozen=True):
+class Network(Value):
     """How packets leave: not at all, through the proxy, through the proxy even for programs that know none, or
     freely.
     """
@@ -152,7 +155,7 @@ def shim_records(
     for name, value in sorted(variables.items()):
         yield "env", f"{name}={value}"
     if network.transparent:
-        explicit = environment(boundary, msgspec.structs.replace(network, transparent=False), facts)
+        explicit = environment(boundary, replace(network, transparent=False), facts)
         for name, value in sorted(explicit.items()):
             if variables.get(name) != value:
                 yield "explicit-env", f"{name}={value}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from skep_policy.value import Value
 
 from .errors import BackendUnavailable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class Cause(NamedTuple):
+
+class Cause(Value):
     """`words` are alternatives of bwrap's stderr, each a tuple of parts that must all be there (lower case)."""
 
     check: str

@@ -7,14 +7,17 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterable
 
-import msgspec
 from skep_netshim import SHIM, compiled
 from skep_policy.facts import own_code
+from skep_policy.value import Value
 
 from .mountinfo import Mount, parse
 from .sockets import census, pipes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 NAMESPACES = ("user", "mnt", "pid", "ipc", "uts", "net", "cgroup")
 
@@ -50,7 +53,7 @@ PRIVATE = ("/tmp", "/var/tmp", "/run", "/var/run")
 DEVICE_FOLDERS = ("/dev", "/dev/pts", "/dev/shm")
 
 
-class HostFacts(msgspec.Struct, frozen=True):
+class HostFacts(Value):
     """`interpreter` and `prefix` are where the shim's Python really is, `shim` its source or its bytecode, `code` what
     the caller runs from (`skep_policy.facts.own_code`); `namespaces` maps a name to the host's `/proc/self/ns` link.
 

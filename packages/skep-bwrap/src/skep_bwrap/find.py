@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping, Sequence
 
 from .errors import BackendUnavailable
 from .ops import below
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 INSTALL = (
     "`apt install bubblewrap` (Debian, Ubuntu), `dnf install bubblewrap` (Fedora), "

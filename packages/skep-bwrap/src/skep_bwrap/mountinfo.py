@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import msgspec
+from skep_policy.value import Value
 
 from .ops import below
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 REMOTE = frozenset({"autofs", "cifs", "smb3", "nfs", "nfs4", "9p", "afs", "ceph", "lustre"})
 """File systems whose server may be dead: what stands at their mount point is never asked for."""
 
 
-class Mount(msgspec.Struct, frozen=True):
+class Mount(Value):
     """One line of mountinfo: the folder or file `root` of the file system `device` stands at `point`. `kind` is the
     file system's type.
     """

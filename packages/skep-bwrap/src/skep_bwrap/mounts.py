@@ -19,15 +19,19 @@ single covers, those that nothing else depends on are left to the shim (`divide`
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, Literal, NamedTuple
 
 from skep_policy.boundary import OWN_CODE, Access, Boundary, PathRule
+from skep_policy.value import Value
 
 from .errors import BackendUnavailable
 from .facts import HostFacts
 from .mountinfo import aliases
 from .ops import Bind, Data, Dev, Layered, Link, Op, Proc, RemountReadOnly, Tmpfs, below, origin
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from typing import Final, Literal
 
 SHIM_INSIDE: Final = "/run/skep/netshim"
 """Source or bytecode: Python looks at the first bytes, not at the name."""
@@ -39,7 +43,7 @@ MOUNTS_BY_BWRAP: Final = 100
 NEVER_ROOTS: Final = ("/", "/proc", "/sys", "/dev")
 
 
-class Stages(NamedTuple):
+class Stages(Value):
     """The mounts of this module's first lines: 1 to 4, 5, and 6."""
 
     first: list[Op]
@@ -49,8 +53,8 @@ class Stages(NamedTuple):
 
 def filesystem_ops(boundary: Boundary, facts: HostFacts, *, own_names: bool) -> list[Op]:
     """All mounts, in order; see `stages`."""
-    first, sockets, last = stages(boundary, facts, own_names=own_names)
-    return [*first, *sockets, *last]
+    planned = stages(boundary, facts, own_names=own_names)
+    return [*planned.first, *planned.sockets, *planned.last]
 
 
 def stages(boundary: Boundary, facts: HostFacts, *, own_names: bool) -> Stages:
@@ -260,7 +264,7 @@ def closing_ops(boundary: Boundary, rules: Sequence[PathRule]) -> Iterator[Op]:
         yield RemountReadOnly("/")
 
 
-class Cover(NamedTuple):
+class Cover(Value):
     """A mount the shim makes: `file` and `dir` hide the path, `keep` makes a file read-only, `pin` makes a folder a
     mount point, `socket` hides what may be gone by then.
     """

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Literal
+from skep_policy.value import Value
 
-import msgspec
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Literal
 
 
-class Bind(msgspec.Struct, frozen=True):
+class Bind(Value):
     """`source` of the host stands at `dest`, with everything mounted below it. `optional`: no error when `source` is
     absent.
     """
@@ -19,7 +21,7 @@ class Bind(msgspec.Struct, frozen=True):
     optional: bool = False
 
 
-class Layered(msgspec.Struct, frozen=True):
+class Layered(Value):
     """`lower` of the host stands at `dest`, and what is written there goes to `upper`; `work` is the kernel's scratch.
 
     Needs a bwrap with overlays (`overlay.find_overlay_bwrap`).
@@ -31,7 +33,7 @@ class Layered(msgspec.Struct, frozen=True):
     dest: str
 
 
-class Tmpfs(msgspec.Struct, frozen=True):
+class Tmpfs(Value):
     """An empty folder of memory; `size` in bytes bounds it."""
 
     dest: str
@@ -39,7 +41,7 @@ class Tmpfs(msgspec.Struct, frozen=True):
     size: int | None = None
 
 
-class Data(msgspec.Struct, frozen=True):
+class Data(Value):
     """A read-only file made of `content`, owned by nobody on the host. `name` is its key in `Launch.files`."""
 
     name: str
@@ -47,20 +49,20 @@ class Data(msgspec.Struct, frozen=True):
     dest: str
 
 
-class Link(msgspec.Struct, frozen=True):
+class Link(Value):
     target: str
     dest: str
 
 
-class RemountReadOnly(msgspec.Struct, frozen=True):
+class RemountReadOnly(Value):
     dest: str
 
 
-class Proc(msgspec.Struct, frozen=True):
+class Proc(Value):
     dest: str = "/proc"
 
 
-class Dev(msgspec.Struct, frozen=True):
+class Dev(Value):
     dest: str = "/dev"
 
 

@@ -15,7 +15,10 @@ import errno
 import os
 import select
 import stat
-from typing import Literal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
 
 BLOCK = 1 << 20
 NULL_DEVICE = os.makedev(1, 3)

@@ -20,11 +20,15 @@ AF_UNIX, no new namespace, no mount. Filters stack, and the strictest answer win
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+import sys
 
-import msgspec
+from skep_policy.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Final
+
 
 # linux/bpf_common.h, linux/seccomp.h, asm-generic/errno*.h
 LD_W_ABS: Final = 0x20
@@ -95,7 +99,7 @@ DENIED_STRICT: Final = (
 )
 
 
-class Arch(msgspec.Struct, frozen=True):
+class Arch(Value):
     """A machine: its AUDIT_ARCH value and its numbers for the calls named here (arch/*/tbl, asm-generic/unistd.h)."""
 
     audit: int
@@ -180,7 +184,7 @@ ARCHES: Final = {
 }
 
 
-class Jump(NamedTuple):
+class Jump(Value):
     """`if A <op> value: goto yes`, otherwise the next instruction."""
 
     op: int
@@ -188,13 +192,13 @@ class Jump(NamedTuple):
     yes: str
 
 
-class Mark(NamedTuple):
+class Mark(Value):
     """The place a jump names."""
 
     name: str
 
 
-class Plain(NamedTuple):
+class Plain(Value):
     """A load, an arithmetic step or a return."""
 
     op: int
@@ -221,13 +225,18 @@ def assemble(lines: Iterable[Line]) -> bytes:
     for at, line in enumerate(line for line in lines if not isinstance(line, Mark)):
         match line:
             case Plain(op, value):
-                program += struct.pack("=HBBI", op, 0, 0, value)
+                program += _instruction(op, 0, value)
             case Jump(op, value, yes):
                 distance = places.get(yes, -1) - at - 1
                 if not 0 <= distance <= 255:
                     raise ValueError(f"jump from {at} to {yes!r} is not 0 to 255 instructions forward")
-                program += struct.pack("=HBBI", op, distance, 0, value)
+                program += _instruction(op, distance, value)
     return bytes(program)
+
+
+def _instruction(op: int, yes: int, value: int) -> bytes:
+    """A struct sock_filter (linux/filter.h)."""
+    return op.to_bytes(2, sys.byteorder) + bytes((yes, 0)) + value.to_bytes(4, sys.byteorder)
 
 
 def load(offset: int) -> Plain:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import _socket
 import os
-from collections.abc import Callable, Sequence
 
-import msgspec
 from skep_policy.boundary import Boundary, PathRule, below
 from skep_policy.launch import Launch
+from skep_policy.value import Value, replace
 
 from .cgroup import Held, hold, release, renew
 from .compile import compile
@@ -18,11 +17,15 @@ from .find import find_bwrap
 from .relay import Stdio
 from .spawn import Ended, Sandbox, spawn
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
 LAUNCHES_FOR_SOCKETS = 8
 """Launches before a busy host, whose sockets come and go between the look and the mount, is given up on."""
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(Value):
     """What became of a command. `exit_code` is 128 + N for signal N, 126 or 127 when it could not be executed.
 
     A layer is True when it was in force, False when not asked for, else the reason it was not. `limit` names the
@@ -62,9 +65,9 @@ def over_closed_folders(boundary: Boundary) -> Boundary:
     for hide in boundary.hides:
         closed = closed_above(hide.path)
         if hide.kind != "absent" and closed and not any(below(root.path, closed) for root in boundary.roots):
-            hide = msgspec.structs.replace(hide, path=closed, kind="dir")
+            hide = replace(hide, path=closed, kind="dir")
         hides.append(hide)
-    return msgspec.structs.replace(boundary, hides=tuple(dict.fromkeys(hides)))
+    return replace(boundary, hides=tuple(dict.fromkeys(hides)))
 
 
 def closed_above(path: str) -> str | None:

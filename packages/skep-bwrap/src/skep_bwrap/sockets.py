@@ -17,9 +17,12 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Sequence
 
 from .mountinfo import Mount, parse, single_files, translated
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
 
 LISTENING = 0x00010000  # __SO_ACCEPTCON
 SOCK_DGRAM = 2

@@ -7,16 +7,19 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import msgspec
 from skep_policy.launch import Launch
+from skep_policy.value import Value
 
 from . import guardian
 from .descriptors import check_destination, high, memfd, pipe
 from .diagnose import SYSCTLS, classify
 from .errors import BackendUnavailable
 from .facts import sysctls
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MAX_DIAGNOSTICS = 65536
 MAX_DYING = 10.0
@@ -27,7 +30,7 @@ ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 """Before the worker runs, these end the launch."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class Ended(Value):
     """How a launch ended. `exit_code` is the worker's, 128 + N on signal N, 126 or 127 when it could not be executed.
 
     `limit` names the limit that ended it, `attestation` holds the shim's answers, `notes` what it could not do of

@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 from skep_policy.boundary import Boundary
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
+from skep_policy.value import replace
 
 from . import local, policies
 from .audit import dump
@@ -72,7 +72,7 @@ class PolicyBounds:
             )
         except PolicyError as error:
             raise CannotRun(str(error)) from None
-        return msgspec.structs.replace(made, cwd=order.folder)
+        return replace(made, cwd=order.folder)
 
     def _refuse(self) -> None:
         if self._host.backend is None:
@@ -85,7 +85,8 @@ class PolicyBounds:
                 raise CannotRun(f"{found.detail}; {found.fix}")
 
     def policy(self) -> bytes:
-        return dump(self._effective)
+        made = self._effective
+        return dump({"policy": made.policy, "entries": made.entries, "withheld": made.withheld})
 
     def overlay_bwrap(self, folder: str) -> str:
         if self._order.mode == "workspace":
@@ -111,13 +112,13 @@ class PolicyBounds:
         self, folder: RunFolder, place: Place, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
     ) -> Outcome:
         made = self.boundary(place, (env["SKEP_RESULTS"], *place.own.values()))
-        made = msgspec.structs.replace(made, env={**made.env, **place.own, **env})
+        made = replace(made, env={**made.env, **place.own, **env})
         return self._run(folder, place, made, argv, output, hooks)
 
     def verifier(self, folder: RunFolder, place: Place, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
         made = self.boundary(place, ())
-        limits = msgspec.structs.replace(made.limits, wall=made.limits.wall or VERIFY_WALL)
-        made = msgspec.structs.replace(made, rules=self._effective.verify_rules(), limits=limits)
+        limits = replace(made.limits, wall=made.limits.wall or VERIFY_WALL)
+        made = replace(made, rules=self._effective.verify_rules(), limits=limits)
         return self._run(folder, place, made, argv, output, hooks)
 
     def _run(

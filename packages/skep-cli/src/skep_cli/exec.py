@@ -6,15 +6,14 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
-import msgspec
 from skep_bwrap.errors import BackendUnavailable
 from skep_policy.boundary import Access
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
 from skep_policy.report import Report, limit_words
+from skep_policy.value import replace
 
 from . import policies
 from .flags import Flags
@@ -23,6 +22,7 @@ from .reportfile import ReportFile
 from .session import Outcome, launch
 from .told import TOLD, egress_lines
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .execstate import Copies
 
@@ -39,7 +39,7 @@ def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
     """
     host = host or HERE
     try:
-        flags.as_policy()
+        flags.written()
     except PolicyError as error:
         complain(str(error))
         return USAGE
@@ -76,7 +76,7 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
             # It is not there yet and would be the worker's to make; once it is, it is hidden.
             os.makedirs(facts.state_dir, mode=0o700, exist_ok=True)
             boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict, **extra)
-        boundary = msgspec.structs.replace(boundary, env={**boundary.env, **own})
+        boundary = replace(boundary, env={**boundary.env, **own})
     except PolicyError as error:
         return complain(str(error))
     except OSError as error:
@@ -102,6 +102,8 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
     if outcome.cut_short and status == 0:
         status = CUT_SHORT
     if report is not None:
+        import msgspec
+
         try:
             report.write(msgspec.json.format(msgspec.json.encode(as_report(outcome, status)), indent=2) + b"\n")
         except OSError as error:  # what stands there may be the worker's

@@ -10,8 +10,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable
-from typing import TypeVar
 
 from skep_policy.aftermath import CLOSED, appeared
 from skep_policy.boundary import Boundary, Watched, below
@@ -19,13 +17,19 @@ from skep_policy.report import Finding
 
 from .removal import open_up
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import TypeVar
+
+    T = TypeVar("T")
+
 _HAS_O_PATH = hasattr(os, "O_PATH")
 _FOLDER = (os.O_PATH if _HAS_O_PATH else os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MAX_ROUNDS = 50
 """Folders closed inside closed ones that are opened; what is deeper is told."""
 MAX_KEPT_NAME = 200
 """Bytes of a name that is kept; the system's limit is 255 with what is put before or after it."""
-T = TypeVar("T")
 
 
 def look_after(boundary: Boundary, quarantine: str) -> list[Finding]:

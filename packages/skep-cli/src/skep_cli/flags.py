@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, Literal, NamedTuple
-
-import msgspec
 from skep_policy.checks import check
-from skep_policy.errors import PolicyError
-from skep_policy.policy import Env, Filesystem, Limits, Network, Policy, Worker
+from skep_policy.value import Record, Value
+from skep_policy.written import SET, Written
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Any, Final, Literal
+
+    Kind = Literal["many", "one", "number", "switch"]
 
 SOURCE: Final = "command line"
 
-Kind = Literal["many", "one", "number", "switch"]
 
-
-class Flag(NamedTuple):
+class Flag(Value):
     """`field` is the attribute of `Flags` it fills."""
 
     name: str
@@ -58,7 +59,7 @@ REPORT_FLAG: Final = Flag(
 )
 
 
-class Flags(msgspec.Struct):
+class Flags(Record):
     """What was typed, as typed."""
 
     policy: str | None = None
@@ -81,36 +82,45 @@ class Flags(msgspec.Struct):
     strict: bool = False
     report: str | None = None
 
-    def as_policy(self) -> Policy:
+    def written(self) -> Written:
         """The layer these flags are. Raises PolicyError for a value that cannot be used."""
         split = [text.partition("=") for text in self.env]
-        policy = Policy(
-            filesystem=Filesystem(
-                write=tuple(self.write),
-                protect=tuple(self.protect),
-                hide=tuple(self.hide),
-                grant=tuple(self.grant),
-                git=True if self.git else None,
-                devices=tuple(self.device),
-                sockets=tuple(self.socket),
-            ),
-            network=Network(allow=tuple(self.allow), deny=tuple(self.deny)),
-            env=Env(
-                pass_=tuple(name for name, equals, _ in split if not equals),
-                set={name: value for name, equals, value in split if equals},
-            ),
-            limits=Limits(wall=self.wall, memory=self.memory, processes=self.processes, file_size=self.file_size),
-            worker=Worker(preset=self.preset, toolchains=tuple(self.toolchain)),
+        lists = {
+            "filesystem.write": self.write,
+            "filesystem.protect": self.protect,
+            "filesystem.hide": self.hide,
+            "filesystem.grant": self.grant,
+            "filesystem.devices": self.device,
+            "filesystem.sockets": self.socket,
+            "network.allow": self.allow,
+            "network.deny": self.deny,
+            "env.pass": [name for name, equals, _ in split if not equals],
+            "worker.toolchains": self.toolchain,
+        }
+        values = {
+            "filesystem.git": self.git or None,
+            "limits.wall": self.wall,
+            "limits.memory": self.memory,
+            "limits.processes": self.processes,
+            "limits.file-size": self.file_size,
+            "worker.preset": self.preset,
+            **{SET + name: value for name, equals, value in split if equals},
+        }
+        said = Written(
+            {key: tuple(items) for key, items in lists.items() if items},
+            {key: value for key, value in values.items() if value is not None},
         )
-        check(policy, source=SOURCE)
+        check(said, source=SOURCE)
         if self.toolchain:
             from skep_policy.preset import preset_names
 
             known = preset_names("toolchains")
             for name in self.toolchain:
                 if name not in known:
+                    from skep_policy.errors import PolicyError
+
                     raise PolicyError(f"--toolchain: unknown name {name!r}; known are {', '.join(known)}")
-        return policy
+        return said
 
 
 def parse_simple(words: Sequence[str], table: Sequence[Flag]) -> tuple[Flags, list[str]] | None:

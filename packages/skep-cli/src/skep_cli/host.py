@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Final, NamedTuple
 
-from msgspec import structs
-from skep_policy.boundary import Boundary
+from skep_policy.value import Value, replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from skep_policy.boundary import Boundary
 
 
-class Host(NamedTuple):
+class Host(Value):
     """`platform` as `sys.platform`. `sandbox_exec` and `log` are where macOS has these programs, and `uid` is the user
     the boundary is for (None: of this process); only tests say otherwise.
     """
@@ -26,7 +30,7 @@ class Host(NamedTuple):
 
     def boundary(self, made: Boundary) -> Boundary:
         """The boundary as this machine would be given it."""
-        return made if self.uid is None else structs.replace(made, uid=self.uid)
+        return made if self.uid is None else replace(made, uid=self.uid)
 
     @property
     def missing(self) -> str:

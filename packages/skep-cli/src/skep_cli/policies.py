@@ -7,7 +7,6 @@ import os
 from skep_policy.boundary import Boundary
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective, Layer, merge
-from skep_policy.load import load_policy
 
 from .flags import SOURCE, Flags
 from .projectfile import PROJECT_FILE, project_layer
@@ -23,24 +22,28 @@ def effective(flags: Flags, *, facts: Facts, project: str, own_command: bool = F
     """
     layers: list[Layer] = []
     if os.path.lexists(facts.config_file):
+        from skep_policy.load import load_policy
+
         layers.append(Layer(facts.config_file, load_policy(facts.config_file), base=os.path.dirname(facts.config_file)))
     layers += project_layer(project, facts=facts)
     if flags.policy is not None:
+        from skep_policy.load import load_policy
+
         path = os.path.join(facts.cwd, os.path.expanduser(flags.policy))
         layers.append(Layer(flags.policy, load_policy(path), base=os.path.dirname(path)))
-    layers.append(Layer(SOURCE, flags.as_policy(), base=facts.cwd))
+    layers.append(Layer(SOURCE, flags.written(), base=facts.cwd))
     merged = merge(layers)
     if flags.preset is not None:
         from .presets import load
 
-        with_command = not (own_command and merged.policy.worker.command)
+        with_command = not (own_command and merged.value("worker.command"))
         layers.insert(-1, load(flags.preset, facts).layer(with_command=with_command))
         merged = merge(layers)
-    if not merged.policy.worker.toolchains:
+    if not merged.items("worker.toolchains"):
         return merged
     from .toolchains import layers_for
 
-    asked = layers_for(merged.policy.worker.toolchains, facts=facts, others=merged, project=project)
+    asked = layers_for(merged.items("worker.toolchains"), facts=facts, others=merged, project=project)
     return merge([*layers[:-1], *asked, layers[-1]])
 
 

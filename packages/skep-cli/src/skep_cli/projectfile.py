@@ -9,7 +9,10 @@ import os
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Layer
-from skep_policy.trust import TrustStore
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from skep_policy.trust import TrustStore
 
 PROJECT_FILE = "skep.toml"
 
@@ -50,6 +53,8 @@ def store_path(facts: Facts) -> str:
 
 def trust_store(facts: Facts) -> TrustStore:
     """What this user has trusted so far. Raises PolicyError when the store is not one."""
+    from skep_policy.trust import TrustStore
+
     path = store_path(facts)
     try:
         with open(path, "rb") as file:

@@ -202,7 +202,7 @@ def verify_command(given: str | None, effective: Effective) -> tuple[list[str] |
 
 def _check(flags: Flags) -> None:
     try:
-        flags.as_policy()
+        flags.written()
     except PolicyError as error:
         raise UsageError(str(error)) from None
 

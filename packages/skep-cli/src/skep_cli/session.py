@@ -7,22 +7,23 @@ from __future__ import annotations
 import _socket
 import os
 import signal
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-import msgspec
 from skep_bwrap.errors import BackendUnavailable
 from skep_bwrap.session import run
 from skep_policy.boundary import Boundary
 from skep_policy.events import EgressEvent
 from skep_policy.launch import Launch
 from skep_policy.report import Egress, Finding
+from skep_policy.value import Record
 
 from . import terminal
 from .findings import look_after
 from .host import HERE, NO_BACKEND_FIX, Host
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from skep_bwrap.spawn import Sandbox
     from skep_proxy import Proxy
     from skep_seatbelt import Sandbox as Held
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Outcome(msgspec.Struct):
+class Outcome(Record):
     """What became of a worker; the fields of `report.Report`, and what only the command line needs."""
 
     exit_code: int

@@ -5,8 +5,7 @@ Names are imported when they are first used: a proxy that only decides does not 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .address import classify
     from .aftermath import appeared
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from .schema import json_schema
     from .trust import TrustStore
     from .units import parse_duration, parse_size
+    from .value import replace
     from .verdict import Verdict
 
 __all__ = [
@@ -76,6 +76,7 @@ __all__ = [
     "parse_rule",
     "parse_size",
     "parse_target",
+    "replace",
     "resolve",
 ]
 
@@ -99,6 +100,7 @@ _MODULES = {
     "schema": ("json_schema",),
     "trust": ("TrustStore",),
     "units": ("parse_duration", "parse_size"),
+    "value": ("replace",),
     "verdict": ("Verdict",),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable
-from functools import cached_property
-from typing import Literal
-
-import msgspec
-
 from .rules import Rules
+from .value import Value, lazy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import ClassVar, Literal
 
 
-class Access(enum.IntEnum):
-    """Ordered: a larger value lets more through."""
+class Access(int):
+    """Ordered: a larger value lets more through. As an enumeration would be, without its import."""
 
-    HIDDEN = 0
-    READ = 1
-    WRITE = 2
+    if TYPE_CHECKING:
+        HIDDEN: ClassVar[Access]
+        READ: ClassVar[Access]
+        WRITE: ClassVar[Access]
 
+    @property
+    def name(self) -> str:
+        return ("HIDDEN", "READ", "WRITE")[self]
+
+    def __repr__(self) -> str:
+        return f"Access.{self.name}"
+
+
+Access.HIDDEN, Access.READ, Access.WRITE = Access(0), Access(1), Access(2)
 
 OWN_CODE = "skep itself runs from here"
 """The reason of a protect of the host's own files, whatever a run has in their place; no grant opens it."""
 
 
-class PathRule(msgspec.Struct, frozen=True, order=True):
+class PathRule(Value, order=True):
     """What the worker may do at `path` and below.
 
     `path` is absolute, with every link resolved, and exists when `kind` is not "absent". `reason` is for people
@@ -38,7 +47,7 @@ class PathRule(msgspec.Struct, frozen=True, order=True):
     source: str = "built-in"
 
 
-class Watched(msgspec.Struct, frozen=True, order=True):
+class Watched(Value, order=True):
     """A path that was absent before the launch. When it has appeared it is a finding; with `quarantine` it is moved
     away first, because the host would run or obey what stands there (git's configuration, a key for ssh).
     """
@@ -48,7 +57,7 @@ class Watched(msgspec.Struct, frozen=True, order=True):
     quarantine: bool = False
 
 
-class Limits(msgspec.Struct, frozen=True):
+class Limits(Value):
     """Seconds, bytes, counts; None is no limit of ours."""
 
     wall: float | None = None
@@ -57,7 +66,7 @@ class Limits(msgspec.Struct, frozen=True):
     file_size: int | None = None
 
 
-class Overlay(msgspec.Struct, frozen=True):
+class Overlay(Value):
     """Folders of the host: what the worker sees at first, where what it writes goes, and the kernel's own scratch for
     that. `upper` and `work` are empty, on one file system, and reachable by nobody else.
     """
@@ -67,7 +76,7 @@ class Overlay(msgspec.Struct, frozen=True):
     work: str
 
 
-class Boundary(msgspec.Struct, frozen=True, dict=True):
+class Boundary(Value):
     """Everything a backend needs, and nothing it could disagree with.
 
     `roots` are writable, shallow first. `protects` are read-only although a root covers them, `hides` unreadable
@@ -102,10 +111,10 @@ class Boundary(msgspec.Struct, frozen=True, dict=True):
     env: dict[str, str]
     limits: Limits
     strict: bool = False
-    links: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    links: dict[str, str] = {}
     known: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    overlays: dict[str, Overlay] = msgspec.field(default_factory=dict[str, Overlay])
+    overlays: dict[str, Overlay] = {}
 
     def access_to(self, path: str) -> Access:
         """The access the worker has at an absolute path without links."""
@@ -127,19 +136,19 @@ class Boundary(msgspec.Struct, frozen=True, dict=True):
             return Access.HIDDEN, None
         return Access.READ, None
 
-    @cached_property
+    @lazy
     def _roots(self) -> dict[str, PathRule]:
         return by_path(self.roots)
 
-    @cached_property
+    @lazy
     def _protects(self) -> dict[str, PathRule]:
         return by_path(self.protects)
 
-    @cached_property
+    @lazy
     def _hides(self) -> dict[str, PathRule]:
         return by_path(self.hides)
 
-    @cached_property
+    @lazy
     def _reads(self) -> dict[str, PathRule]:
         return by_path(self.reads)
 

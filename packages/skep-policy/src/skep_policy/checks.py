@@ -6,15 +6,20 @@ Types are msgspec's business (`load`); here each text is parsed as what its key 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
 from .errors import PolicyError
 from .places import Path, dotted
-from .policy import Policy
 from .rules import parse_rule
 from .units import parse_duration, parse_size
+from .written import SET, Written, written
 
-Check = Callable[[str], object]
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from .policy import Policy
+
+    Check = Callable[[str], object]
 
 MAX_PROCESSES = 1 << 22
 """The kernel's own bound on process ids."""
@@ -23,58 +28,39 @@ _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 _DIGITS = frozenset("0123456789")
 
 
-def check(policy: Policy, *, source: str | None = None) -> None:
+def check(policy: Policy | Written, *, source: str | None = None) -> None:
     """Nothing when every value can be used. Raises PolicyError with the key of the first that cannot."""
-    for path, value, parse in _texts(policy):
+    said = written(policy)
+    for path, value, parse in _texts(said):
         try:
             parse(value)
         except PolicyError as error:
             raise error.at(source=source, key=dotted(path)) from None
-    processes = policy.limits.processes
-    if processes is not None and not 0 < processes <= MAX_PROCESSES:
+    processes = said.values.get("limits.processes")
+    if isinstance(processes, int) and not 0 < processes <= MAX_PROCESSES:
         raise PolicyError(
             f"must be at least 1 and at most {MAX_PROCESSES}, not {processes}", source=source, key="limits.processes"
         )
-    for key, words in (("worker.command", policy.worker.command), ("worker.verify", policy.worker.verify)):
-        if words is not None and not words:
+    for key in ("worker.command", "worker.verify"):
+        if said.values.get(key) == ():
             raise PolicyError('an empty command; write one, like ["pytest", "-q"]', source=source, key=key)
 
 
-def _texts(policy: Policy) -> Iterator[tuple[Path, str, Check]]:
+def _texts(said: Written) -> Iterator[tuple[Path, str, Check]]:
     """Every text of a policy with the parser that must accept it."""
-    files, network, env, limits, worker = policy.filesystem, policy.network, policy.env, policy.limits, policy.worker
-    lists: list[tuple[Path, tuple[str, ...], Check]] = [
-        (("filesystem", "write"), files.write, _plain_path),
-        (("filesystem", "protect"), files.protect, _path),
-        (("filesystem", "hide"), files.hide, _path),
-        (("filesystem", "grant"), files.grant, _plain_path),
-        (("filesystem", "devices"), files.devices, _device),
-        (("filesystem", "sockets"), files.sockets, _plain_path),
-        (("network", "allow"), network.allow, parse_rule),
-        (("network", "deny"), network.deny, lambda text: parse_rule(text, use="deny")),
-        (("network", "private"), network.private, lambda text: parse_rule(text, use="private")),
-        (("env", "pass"), env.pass_, _pass),
-        (("worker", "command"), worker.command or (), _word),
-        (("worker", "verify"), worker.verify or (), _word),
-        (("worker", "toolchains"), worker.toolchains, _filled),
-        (("verify", "network"), policy.verify.network, parse_rule),
-    ]
-    for path, values, parse in lists:
-        for index, value in enumerate(values):
-            yield (*path, index), value, parse
-    for name, value in env.set.items():
-        yield ("env", "set", name), name, _variable
-        yield ("env", "set", name), value, _word
-    scalars: list[tuple[Path, str | None, Check]] = [
-        (("network", "max-bytes-out"), network.max_bytes_out, parse_size),
-        (("limits", "wall"), limits.wall, parse_duration),
-        (("limits", "memory"), limits.memory, parse_size),
-        (("limits", "file-size"), limits.file_size, parse_size),
-        (("worker", "preset"), worker.preset, _filled),
-    ]
-    for path, value, parse in scalars:
+    for key, parse in _LISTS.items():
+        items: Any = said.lists.get(key) or said.values.get(key) or ()  # a command is one value
+        for index, value in enumerate(items):
+            yield (*key.split("."), index), value, parse
+    for key, value in said.values.items():
+        if key.startswith(SET):
+            name = key[len(SET) :]
+            yield ("env", "set", name), name, _variable
+            yield ("env", "set", name), str(value), _word
+    for key, parse in _SCALARS.items():
+        value = said.values.get(key)
         if value is not None:
-            yield path, value, parse
+            yield tuple(key.split(".")), str(value), parse
 
 
 def _word(text: str) -> None:
@@ -119,3 +105,37 @@ def _pass(text: str) -> None:
 def _variable(text: str) -> None:
     if not text or not _NAME.issuperset(text) or text[0] in _DIGITS:
         raise PolicyError(f"not the name of an environment variable: {text!r}; use letters, digits and underscores")
+
+
+def _deny(text: str) -> None:
+    parse_rule(text, use="deny")
+
+
+def _private(text: str) -> None:
+    parse_rule(text, use="private")
+
+
+_LISTS: dict[str, Check] = {
+    "filesystem.write": _plain_path,
+    "filesystem.protect": _path,
+    "filesystem.hide": _path,
+    "filesystem.grant": _plain_path,
+    "filesystem.devices": _device,
+    "filesystem.sockets": _plain_path,
+    "network.allow": parse_rule,
+    "network.deny": _deny,
+    "network.private": _private,
+    "env.pass": _pass,
+    "worker.command": _word,
+    "worker.verify": _word,
+    "worker.toolchains": _filled,
+    "verify.network": parse_rule,
+}
+
+_SCALARS: dict[str, Check] = {
+    "network.max-bytes-out": parse_size,
+    "limits.wall": parse_duration,
+    "limits.memory": parse_size,
+    "limits.file-size": parse_size,
+    "worker.preset": _filled,
+}

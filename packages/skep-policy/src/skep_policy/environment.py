@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from .written import SET
 
-from .facts import Facts
-from .policy import Env
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .facts import Facts
+    from .layers import Effective
 
 DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 """What a shell without PATH would use."""
 
 
-def environment(env: Env, facts: Facts, usable: Callable[[str], bool]) -> dict[str, str]:
+def environment(effective: Effective, facts: Facts, usable: Callable[[str], bool]) -> dict[str, str]:
     """Name -> value. `PATH` keeps only absolute folders the worker can look into (`usable`), so that a lookup goes on
     to the next instead of failing at a hidden one. `HOME`, `USER` and `LOGNAME` are there even if the caller had none.
     Values that are not UTF-8 are left out: they could not be written down.
     """
     given = {"USER": facts.user, "LOGNAME": facts.user, "PATH": DEFAULT_PATH, **facts.environ, "HOME": facts.home}
-    exact = {name for name in env.pass_ if "*" not in name and "?" not in name}
-    patterns = [name for name in env.pass_ if name not in exact]
+    wanted = effective.items("env.pass")
+    exact = {name for name in wanted if "*" not in name and "?" not in name}
+    patterns = [name for name in wanted if name not in exact]
     passed = {
         name: value
         for name, value in given.items()
         if (name in exact or any(_matches(name, pattern) for pattern in patterns)) and _is_text(name + value)
     }
     passed["PATH"] = _search_path(passed.get("PATH", ""), usable)
-    return passed | env.set
+    values = effective.written.values
+    return passed | {key[len(SET) :]: str(value) for key, value in values.items() if key.startswith(SET)}
 
 
 def _search_path(path: str, usable: Callable[[str], bool]) -> str:
@@ -34,9 +40,22 @@ def _search_path(path: str, usable: Callable[[str], bool]) -> str:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    from fnmatch import fnmatchcase
-
-    return fnmatchcase(name, pattern)
+    """`*` is any characters and `?` one; only the last star needs to be tried again when what follows does not fit."""
+    at = used = 0
+    star = resume = -1
+    while at < len(name):
+        if used < len(pattern) and pattern[used] == "*":
+            star, resume = used, at
+            used += 1
+        elif used < len(pattern) and pattern[used] in ("?", name[at]):
+            at += 1
+            used += 1
+        elif star >= 0:
+            resume += 1
+            at, used = resume, star + 1
+        else:
+            return False
+    return not pattern[used:].strip("*")
 
 
 def _is_text(text: str) -> bool:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgspec
-
+from .value import Value
 from .verdict import Verdict
 
 
-class Decision(msgspec.Struct, frozen=True, tag="decision"):
+class Decision(Value):
     """One egress decision. `via` is how it was asked: connect, http, socks5, transparent, dns. `port` is 0 where none
     is known: a name that was looked up says nothing of it, and neither does a malformed target.
     """
@@ -19,7 +18,7 @@ class Decision(msgspec.Struct, frozen=True, tag="decision"):
     verdict: Verdict
 
 
-class Closed(msgspec.Struct, frozen=True, tag="closed"):
+class Closed(Value):
     """An allowed connection (or keep-alive request) ended. Bytes as the worker sees them: `bytes_in` came to it.
     `error` is a word or a few; `unreached` says why there never was a connection, None when there was.
     """

@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
-import msgspec
-
 from .boundary import below
 from .errors import PolicyError
+from .value import Value
 
 
-class Facts(msgspec.Struct, frozen=True):
+class Facts(Value):
     """Who runs skep, from where, with which environment. `home` and `cwd` are absolute, their links not resolved.
     `other_homes` are the caller's too: what the user database says where `HOME` says something else, and that of the
     user who became root by sudo. Credentials are in them all the same. `code` is what skep runs from

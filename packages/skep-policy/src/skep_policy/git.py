@@ -17,14 +17,15 @@ logs become writable, never the whole of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-import msgspec
-
 from .boundary import Access, PathRule, Watched, below
 from .errors import PolicyError
 from .gitconfig import MAX_FILE, parse
 from .paths import Place, Tree, expand
+from .value import Record
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 MAX_POINTER = 4096
 """Bytes of a `.git`, `gitdir` or `commondir` file: one path."""
@@ -65,13 +66,13 @@ _GUARDED_WORKTREE = ("commondir", "gitdir", "config.worktree", "rebase-merge", "
 _SHARED = ("objects", "refs", "logs", "lfs", "rr-cache")
 
 
-class Guard(msgspec.Struct):
+class Guard(Record):
     """What one or more repositories add to a boundary."""
 
-    roots: list[PathRule] = msgspec.field(default_factory=list[PathRule])
-    protects: list[PathRule] = msgspec.field(default_factory=list[PathRule])
-    watched: list[Watched] = msgspec.field(default_factory=list[Watched])
-    links: dict[str, str] = msgspec.field(default_factory=dict[str, str])
+    roots: list[PathRule] = []
+    protects: list[PathRule] = []
+    watched: list[Watched] = []
+    links: dict[str, str] = {}
 
 
 class Guarding:

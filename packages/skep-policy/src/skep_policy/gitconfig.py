@@ -7,9 +7,12 @@ would be a place to hide a setting in. Where git gives up on a file, so does it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from .value import Value
 
-import msgspec
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 
 MAX_FILE = 256 << 10
 """Bytes of a configuration file that is read. Real ones have a few hundred lines."""
@@ -39,7 +42,7 @@ _KEY = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789
 _SPACE = frozenset(" \t\r")
 
 
-class Setting(msgspec.Struct, frozen=True):
+class Setting(Value):
     """`name` is `section.key` in lower case, without the subsection."""
 
     name: str
@@ -47,7 +50,7 @@ class Setting(msgspec.Struct, frozen=True):
     value: str
 
 
-class Configuration(msgspec.Struct, frozen=True):
+class Configuration(Value):
     """The settings of a file in order, and whether git would read it to its end."""
 
     settings: tuple[Setting, ...]

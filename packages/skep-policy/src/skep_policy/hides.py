@@ -11,7 +11,6 @@ What cannot be hidden together with what must stay reachable is refused by name,
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator
 
 from .boundary import Access, PathRule, Watched, below, by_path, deepest
 from .builtin import hidden_entries
@@ -20,6 +19,10 @@ from .layers import BUILT_IN, Entry
 from .paths import Place
 from .patterns import MAX_MATCHES
 from .scope import Grant, Scope
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 MAX_LINKS_LOOKED = 1000
 """Entries of one hidden folder that are looked at for links out of it."""

@@ -19,9 +19,8 @@ Everything else (NUL, CR, LF, spaces, userinfo, percent, slashes, wildcards) fai
 
 from __future__ import annotations
 
-import msgspec
-
 from .errors import MalformedHost
+from .value import Value
 
 MAX_NAME = 253
 """Octets of a name without its trailing dot (RFC 1035, 2.3.4)."""
@@ -40,7 +39,7 @@ _HEX = frozenset("0123456789abcdef")
 _MAPPED = 0xFFFF  # the upper 96 bits of ::ffff:0:0/96
 
 
-class Target(msgspec.Struct, frozen=True):
+class Target(Value):
     """Where a request wants to go. `host` is canonical, `address` says that it is an IP literal."""
 
     host: str

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
+from .value import Value
 
 
-class Launch(msgspec.Struct, frozen=True):
+class Launch(Value):
     """A process to start.
 
     `argv` is the outer command and `args` what it reads from a descriptor (bwrap's `--args`), where it takes options

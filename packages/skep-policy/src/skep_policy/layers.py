@@ -17,15 +17,19 @@ What did not count is listed in `Effective.withheld`, unless another layer says 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import cast
-
-import msgspec
-
 from .errors import PolicyError
-from .policy import Env, Filesystem, Limits, Network, Policy, Worker
-from .rules import Rule, Rules, Use, parse_rule
+from .rules import Rule, Rules, parse_rule
 from .units import parse_duration, parse_size
+from .value import Value, lazy
+from .written import Written, as_policy, written
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from .policy import Policy
+    from .rules import Use
 
 BUILT_IN = "built-in"
 
@@ -45,18 +49,23 @@ DEFAULT_ENVIRONMENT = (
 """The variables that reach the worker when set. None of them holds a secret or names a daemon by its usual meaning."""
 
 
-class Layer(msgspec.Struct, frozen=True):
+class Layer(Value):
     """A policy and where it was written. `base` is the folder its relative paths start from: that of the file, or the
     current one for flags; None leaves them to `resolve`, which takes the current one.
     """
 
     source: str
-    policy: Policy
+    says: Policy | Written
     trusted: bool = True
     base: str | None = None
 
+    @property
+    def policy(self) -> Policy:
+        """What it says, as tables."""
+        return as_policy(self.says)
 
-class Entry(msgspec.Struct, frozen=True):
+
+class Entry(Value):
     """One value of one layer. `key` is dotted (`network.allow`, `env.set.CI`), `value` as written."""
 
     key: str
@@ -65,14 +74,27 @@ class Entry(msgspec.Struct, frozen=True):
     base: str | None = None
 
 
-class Effective(msgspec.Struct, frozen=True):
+class Effective(Value):
     """What is in force. `entries` are its values in the order of the keys, then of the layers; `withheld` what an
-    untrusted layer would have widened. Relative paths in `policy` have been joined to the base of their layer.
+    untrusted layer would have widened. Relative paths in what is `written` have been joined to the base of their layer.
     """
 
-    policy: Policy
+    written: Written
     entries: tuple[Entry, ...] = ()
     withheld: tuple[Entry, ...] = ()
+
+    @lazy
+    def policy(self) -> Policy:
+        """The same as tables."""
+        return as_policy(self.written)
+
+    def items(self, key: str) -> tuple[str, ...]:
+        """What a list holds."""
+        return self.written.lists.get(key, ())
+
+    def value(self, key: str) -> Any:
+        """The value of a key, as written; None when there is none."""
+        return self.written.values.get(key)
 
     def of(self, key: str) -> list[Entry]:
         """The entries of one key."""
@@ -84,14 +106,13 @@ class Effective(msgspec.Struct, frozen=True):
 
     def rules(self) -> Rules:
         """The rules of the worker's network. Raises PolicyError."""
-        network = self.policy.network
-        budget = parse_size(network.max_bytes_out) if network.max_bytes_out is not None else None
+        budget = self.value("network.max-bytes-out")
         return Rules.build(
             self._parsed("network.allow", "allow"),
             self._parsed("network.deny", "deny"),
             self._parsed("network.private", "private"),
-            sni=network.sni or "match",
-            max_bytes_out=budget,
+            sni=self.value("network.sni") or "match",
+            max_bytes_out=None if budget is None else parse_size(budget),
         )
 
     def verify_rules(self) -> Rules:
@@ -100,7 +121,7 @@ class Effective(msgspec.Struct, frozen=True):
             self._parsed("verify.network", "allow"),
             self._parsed("network.deny", "deny"),
             self._parsed("network.private", "private"),
-            sni=self.policy.network.sni or "match",
+            sni=self.value("network.sni") or "match",
         )
 
     def _parsed(self, key: str, use: Use) -> list[Rule]:
@@ -111,10 +132,9 @@ def built_in() -> Layer:
     """The defaults, as a layer: what `merge` starts from."""
     return Layer(
         BUILT_IN,
-        Policy(
-            filesystem=Filesystem(read="host", git=False),
-            network=Network(sni="match"),
-            env=Env(pass_=DEFAULT_ENVIRONMENT),
+        Written(
+            {"env.pass": DEFAULT_ENVIRONMENT},
+            {"filesystem.read": "host", "filesystem.git": False, "network.sni": "match"},
         ),
     )
 
@@ -138,12 +158,12 @@ class _Merging:
         self.withheld: list[tuple[str, Entry]] = []
 
     def add(self, layer: Layer) -> None:
-        for key, items in _lists(layer.policy).items():
+        said = written(layer.says)
+        for key, items in said.lists.items():
             for item in items:
                 self._add_item(layer, key, item)
-        for key, value in _values(layer.policy).items():
-            if value is not None:
-                self._add_value(layer, key, value)
+        for key, value in said.values.items():
+            self._add_value(layer, key, value)
 
     def _add_item(self, layer: Layer, key: str, item: str) -> None:
         entry = Entry(key, item, layer.source, layer.base)
@@ -174,22 +194,13 @@ class _Merging:
             if identity not in self.lists.get(entry.key, {})
             and not (entry.key in self.values and self.values[entry.key][1].value == entry.value)
         ]
-        return Effective(self._policy(), tuple(entries), tuple(dict.fromkeys(withheld)))
+        return Effective(self._written(), tuple(entries), tuple(dict.fromkeys(withheld)))
 
-    def _policy(self) -> Policy:
-        tables: dict[str, dict[str, object]] = {table: {} for table in Policy.__struct_encode_fields__}
-        for key, items in self.lists.items():
-            table, _, name = key.partition(".")
-            tables[table][name] = tuple(_joined(entry) for entry in items.values())
-        for key, (value, _) in self.values.items():
-            table, _, name = key.partition(".")
-            if name.startswith("set."):
-                settings = tables["env"].setdefault("set", {})
-                assert isinstance(settings, dict)
-                settings[name.removeprefix("set.")] = value
-            else:
-                tables[table][name] = value
-        return msgspec.convert(tables, Policy)
+    def _written(self) -> Written:
+        return Written(
+            {key: tuple([_joined(entry) for entry in items.values()]) for key, items in self.lists.items()},
+            {key: value for key, (value, _) in self.values.items()},
+        )
 
 
 _PATHS = (
@@ -232,44 +243,6 @@ def _narrows(key: str, value: object, held: object | None, source: str) -> bool:
         raise error.at(source=source, key=key) from None
 
 
-def _lists(policy: Policy) -> dict[str, tuple[str, ...]]:
-    files, network = policy.filesystem, policy.network
-    return {
-        "filesystem.write": files.write,
-        "filesystem.protect": files.protect,
-        "filesystem.hide": files.hide,
-        "filesystem.grant": files.grant,
-        "filesystem.devices": files.devices,
-        "filesystem.sockets": files.sockets,
-        "network.allow": network.allow,
-        "network.deny": network.deny,
-        "network.private": network.private,
-        "env.pass": policy.env.pass_,
-        "worker.toolchains": policy.worker.toolchains,
-        "verify.network": policy.verify.network,
-    }
-
-
-def _values(policy: Policy) -> dict[str, object]:
-    """Every key of which there is one value; each variable of `env.set` is a key of its own."""
-    limits: Limits = policy.limits
-    worker: Worker = policy.worker
-    return {
-        "filesystem.read": policy.filesystem.read,
-        "filesystem.git": policy.filesystem.git,
-        "network.sni": policy.network.sni,
-        "network.max-bytes-out": policy.network.max_bytes_out,
-        "limits.wall": limits.wall,
-        "limits.memory": limits.memory,
-        "limits.processes": limits.processes,
-        "limits.file-size": limits.file_size,
-        "worker.command": worker.command,
-        "worker.preset": worker.preset,
-        "worker.verify": worker.verify,
-        **{f"env.set.{name}": value for name, value in policy.env.set.items()},
-    }
-
-
 def _identity(entry: Entry) -> str:
     """What two entries of a list have in common when they say the same. Rules are compared as written: parsing them
     here and in `rules()` would double the cost of a long list, and the index drops duplicates anyway.
@@ -285,9 +258,7 @@ def _joined(entry: Entry) -> str:
     return value
 
 
-def _shown(value: object) -> str:
+def _shown(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, tuple):
-        return " ".join(map(str, cast("tuple[str, ...]", value)))
-    return str(value)
+    return str(value) if isinstance(value, (str, int)) else " ".join(value)

@@ -8,21 +8,23 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
-from typing import Literal
-
-import msgspec
 
 from .boundary import below
 from .errors import PolicyError
+from .value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Literal
+
+    Kind = Literal["file", "dir", "absent"]
 
 MAX_LINKS = 40
 """As many links as the kernel follows before it says ELOOP."""
 
-Kind = Literal["file", "dir", "absent"]
 
-
-class Place(msgspec.Struct, frozen=True):
+class Place(Value):
     """What a path leads to. `path` is absolute without links; `links` are the links passed on the way, each with its
     text. `blocked` says that the way ended at a folder nobody may look into: `path` is that folder, and what stands
     below it is not known.

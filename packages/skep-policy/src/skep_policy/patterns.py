@@ -7,13 +7,14 @@ are not followed on the way; a link that matches is.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Set
-
-import msgspec
-
 from .errors import PolicyError
 from .paths import Tree
+from .value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Set
 
 MAX_MATCHES = 10_000
 """Every match is a mount; the kernel takes 100,000 of them, bwrap a tenth of that comfortably."""
@@ -83,11 +84,13 @@ def _steps(compiled: list[re.Pattern[str] | None], position: int, name: str) -> 
 
 
 def _name(part: str) -> re.Pattern[str]:
+    import re  # a policy without patterns does not need it
+
     pieces = ["[^/]*" if char == "*" else "[^/]" if char == "?" else re.escape(char) for char in part]
     return re.compile("".join(pieces), re.DOTALL)
 
 
-class Survey(msgspec.Struct, frozen=True):
+class Survey(Value):
     """What a walk of a folder found: entries with one of the names asked for, folders that are bare git repositories,
     folders that cannot be listed, and whether every other one was looked into.
     """

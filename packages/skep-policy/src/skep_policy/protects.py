@@ -39,7 +39,7 @@ class Protects:
         self.known: list[str] = []
         self.git = Guarding(
             scope.tree,
-            allow=bool(scope.effective.policy.filesystem.git),
+            allow=bool(scope.effective.value("filesystem.git")),
             source=scope.effective.source("filesystem.git"),
             home=scope.facts.home,
             uid=scope.facts.uid,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from .events import Closed, Decision, EgressEvent
+from .value import Record, Value, lazy
 
 
 def limit_words(limit: str) -> str:
@@ -26,7 +25,7 @@ LISTED = 4096
 OTHERS = "(others)", 0
 
 
-class Allowed(msgspec.Struct):
+class Allowed(Record):
     """`unreached` of the `count` never became a connection; `why` is what the last of those failed at."""
 
     host: str
@@ -38,7 +37,7 @@ class Allowed(msgspec.Struct):
     why: str = ""
 
 
-class Denied(msgspec.Struct):
+class Denied(Record):
     """`port` is 0 where none is known: a name that was looked up."""
 
     host: str
@@ -47,17 +46,21 @@ class Denied(msgspec.Struct):
     reason: str = ""
 
 
-class Egress(msgspec.Struct, dict=True):
+class Egress(Record):
     """Totals per destination, in the order first seen. A worker can name any number of them: at most LISTED are told
     apart, and the rest is counted under OTHERS, port 0.
     """
 
-    allowed: list[Allowed] = msgspec.field(default_factory=list[Allowed])
-    denied: list[Denied] = msgspec.field(default_factory=list[Denied])
+    allowed: list[Allowed] = []
+    denied: list[Denied] = []
 
-    def __post_init__(self) -> None:
-        self._allowed = {(entry.host, entry.port): entry for entry in self.allowed}
-        self._denied = {(entry.host, entry.port): entry for entry in self.denied}
+    @lazy
+    def _allowed(self) -> dict[tuple[str, int], Allowed]:
+        return {(entry.host, entry.port): entry for entry in self.allowed}
+
+    @lazy
+    def _denied(self) -> dict[tuple[str, int], Denied]:
+        return {(entry.host, entry.port): entry for entry in self.denied}
 
     def add(self, event: EgressEvent) -> None:
         """Count one event."""
@@ -90,7 +93,7 @@ class Egress(msgspec.Struct, dict=True):
             allowed.count += 1
 
 
-class Finding(msgspec.Struct, frozen=True):
+class Finding(Value):
     """Something a person should look at before trusting the tree."""
 
     kind: str
@@ -98,7 +101,7 @@ class Finding(msgspec.Struct, frozen=True):
     detail: str
 
 
-class Report(msgspec.Struct):
+class Report(Record):
     """One launch, for scripts. A layer is True when it was in force, False when not asked for, else why it was not."""
 
     exit_code: int

@@ -9,7 +9,6 @@ notes.
 from __future__ import annotations
 
 import stat
-from collections.abc import Mapping, Sequence
 
 from .boundary import Access, Boundary, Limits, Overlay, PathRule, below, by_path
 from .environment import environment
@@ -19,10 +18,14 @@ from .hides import hides, refuse_hidden
 from .layers import Effective
 from .minimal import reads
 from .paths import Place, Tree
-from .policy import Limits as WrittenLimits
 from .protects import RUN_FOLDER, Protects
 from .scope import Scope
 from .units import parse_duration, parse_size
+from .value import replace
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 LAYERED = "a git folder of the workspace, what is written kept apart"
 _NEVER_WRITABLE = ("/", "/proc", "/sys", "/dev")
@@ -71,7 +74,7 @@ def resolve(
 
     hidden, watched_hides = hides(scope)
     hidden_by_path = by_path(hidden)
-    policy = effective.policy
+    read = effective.value("filesystem.read") or "host"
     boundary = Boundary(
         workspace=scope.workspace,
         cwd=_folder(scope),
@@ -81,19 +84,19 @@ def resolve(
         roots=tuple(scope.roots()),
         protects=tuple(rule for rule in protects.rules if not _is_layered_git(rule.path, scope.workspace, layered)),
         hides=tuple(hidden),
-        reads=tuple(reads(scope)) if policy.filesystem.read == "minimal" else (),
+        reads=tuple(reads(scope)) if read == "minimal" else (),
         watched=tuple(
             item
             for item in sorted({*protects.watched, *watched_hides})
             if not _is_layered_git(item.path, scope.workspace, layered)
         ),
         mapped=mapping,
-        read=policy.filesystem.read or "host",
+        read=read,
         devices=tuple(_let_in(scope, "filesystem.devices", hidden_by_path)),
         sockets=tuple(_let_in(scope, "filesystem.sockets", hidden_by_path)),
         rules=effective.rules(),
         env={},
-        limits=_limits(policy.limits),
+        limits=_limits(effective),
         strict=strict,
         links={
             link: text
@@ -180,26 +183,26 @@ def _is_device(place: Place) -> bool:
     return inside and (stat.S_ISCHR(place.mode) or stat.S_ISBLK(place.mode) or stat.S_ISDIR(place.mode))
 
 
-def _limits(limits: WrittenLimits) -> Limits:
+def _limits(effective: Effective) -> Limits:
+    wall, memory, file_size = (effective.value(f"limits.{name}") for name in ("wall", "memory", "file-size"))
     return Limits(
-        wall=parse_duration(limits.wall) if limits.wall is not None else None,
-        memory=parse_size(limits.memory) if limits.memory is not None else None,
-        processes=limits.processes,
-        file_size=parse_size(limits.file_size) if limits.file_size is not None else None,
+        wall=parse_duration(wall) if wall is not None else None,
+        memory=parse_size(memory) if memory is not None else None,
+        processes=effective.value("limits.processes"),
+        file_size=parse_size(file_size) if file_size is not None else None,
     )
 
 
 def _with_environment(boundary: Boundary, scope: Scope) -> Boundary:
     """The boundary with its environment, which depends on what the rest of it lets the worker see."""
-    import msgspec
 
     def usable(folder: str) -> bool:
         place = scope.tree.place(folder)
         return not place.blocked and boundary.access_to(place.path) != Access.HIDDEN
 
-    env = environment(scope.effective.policy.env, scope.facts, usable)
+    env = environment(scope.effective, scope.facts, usable)
     _require_text(boundary)
-    return msgspec.structs.replace(boundary, env=env)
+    return replace(boundary, env=env)
 
 
 def _require_text(boundary: Boundary) -> None:

@@ -28,19 +28,21 @@ Every lookup is a dictionary access: one per label of a name, one per distinct p
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import cached_property
-from typing import Literal
-
-import msgspec
-
 from .address import GLOBAL, LOOPBACK, NO_ADDRESS, aliases, classify, number_of, parse_network
 from .errors import MalformedHost, PolicyError
 from .hosts import MAX_PORT, canonical_host, format_ipv4, format_ipv6, is_address, parse_port, split_port
+from .value import Value, lazy
 from .verdict import ALLOWED, DENIED_BY_RULE, MALFORMED, NOT_LISTED, PRIVATE_ADDRESS, Verdict
 
 LOCALHOST = ("localhost", "127.0.0.1", "::1")
 """One service by three names: what `localhost` is in /etc/hosts."""
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Literal
+
+    Kind = Literal["any", "name", "below", "net"]
+    Use = Literal["allow", "deny", "private"]
 
 WEB_PORTS = (80, 443)
 """What an allow rule without a port means."""
@@ -55,11 +57,8 @@ SPECIAL_TLDS = frozenset(
 )
 """Top-level domains nobody can register below, so that a wildcard over one of them is no wildcard over strangers."""
 
-Kind = Literal["any", "name", "below", "net"]
-Use = Literal["allow", "deny", "private"]
 
-
-class Rule(msgspec.Struct, frozen=True):
+class Rule(Value):
     """One parsed rule. `text` is its normal form; `host` what it is about: a name, the parent of a wildcard, a network
     in CIDR form, or empty for `*`. `port` is "web" when none was written.
     """
@@ -87,7 +86,7 @@ def parse_rule(text: str, *, source: str = "flag", use: Use = "allow") -> Rule:
         raise PolicyError(f"{problem}; write a name, an address or *.name, then :port or :* if needed") from None
 
 
-class Rules(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
+class Rules(Value):
     """An immutable set of rules and its index. Equal when the lists are; encodes as the lists, so that a policy on disk
     holds what was in force.
     """
@@ -117,7 +116,7 @@ class Rules(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
             max_bytes_out=max_bytes_out,
         )
 
-    @cached_property
+    @lazy
     def mode(self) -> Literal["none", "filtered", "open"]:
         """none: nothing is allowed. open: everything is, with no deny and no budget, so no filter is needed."""
         if not self.allow:
@@ -125,7 +124,7 @@ class Rules(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
         everything = any(rule.kind == "any" and rule.port == "any" for rule in self.allow)
         return "open" if everything and not self.deny and self.max_bytes_out is None else "filtered"
 
-    @cached_property
+    @lazy
     def ports(self) -> frozenset[int] | None:
         """The ports that allow rules name, but those of `services`; None when a rule says every port."""
         ports: set[int] = set()
@@ -136,7 +135,7 @@ class Rules(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
                 ports.update(_ports(rule))
         return frozenset(ports)
 
-    @cached_property
+    @lazy
     def services(self) -> tuple[tuple[str, int], ...]:
         """(host, port) of every loopback service an allow rule names by `localhost` or by one loopback address."""
         found: dict[tuple[str, int], None] = {}
@@ -187,19 +186,19 @@ class Rules(msgspec.Struct, frozen=True, dict=True, omit_defaults=True):
             allowed = kind == GLOBAL or (verdict.private and kind != NO_ADDRESS)
         return verdict if allowed else Verdict(False, PRIVATE_ADDRESS, verdict.rule, verdict.source)
 
-    @cached_property
+    @lazy
     def _allows(self) -> _Index:
         return _Index(self.allow, "allow")
 
-    @cached_property
+    @lazy
     def _denies(self) -> _Index:
         return _Index(self.deny, "deny")
 
-    @cached_property
+    @lazy
     def _privates(self) -> _Index:
         return _Index(self.private, "private")
 
-    @cached_property
+    @lazy
     def _loopback_only(self) -> frozenset[str]:
         return frozenset(rule.text for rule in self.allow if _is_localhost(rule))
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from .boundary import PathRule, below, by_path, deepest
 from .errors import PolicyError
 from .facts import Facts
 from .layers import Effective, Entry
 from .paths import Place, Tree, expand
 from .patterns import is_pattern, matches
+from .value import Value
 
 
-class Grant(msgspec.Struct, frozen=True):
+class Grant(Value):
     """One `grant`: where it was written, its path as written made absolute, and what that leads to."""
 
     entry: Entry

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
+from .value import Value
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class Verdict(Value):
     """May this be reached?
 
     `rule` is the rule that decided, in its normal form, `source` the layer it was written in; both are None when no

@@ -17,7 +17,7 @@ from threading import Thread
 
 import anyio
 import msgspec
-from skep_policy import Decision, EgressEvent, PolicyError, Rules
+from skep_policy import Decision, EgressEvent, PolicyError, Rules, replace
 
 from . import metrics, systemd
 from .config import Place, Settings, parse_file
@@ -81,7 +81,8 @@ class Log:
 
     def __call__(self, event: EgressEvent) -> None:
         if self._path is not None:
-            line = msgspec.json.encode(event) + b"\n"
+            kind = "decision" if isinstance(event, Decision) else "closed"
+            line = msgspec.json.encode({"type": kind, **msgspec.to_builtins(event)}) + b"\n"
             line = b"\n" + line if self._torn else line
             written = 0
             try:
@@ -193,7 +194,7 @@ class Daemon:
         nothing has changed. Raises OSError.
         """
         # Objects of their own, so that reloading one listener is about that one.
-        wanted = {place: msgspec.structs.replace(rules) for place, rules in settings.listeners}
+        wanted = {place: replace(rules) for place, rules in settings.listeners}
         new = {place: rules for place, rules in wanted.items() if place not in self._rules}
         if new and self._rules and self._options.workers > 1:
             raise OSError(f"{next(iter(new))} is new: with --workers, listeners are opened at the start only")

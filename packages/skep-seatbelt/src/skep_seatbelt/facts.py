@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
-import msgspec
+from skep_policy import replace
 from skep_policy.boundary import Boundary, PathRule
 
 O_EVTONLY = 0x8000
@@ -50,9 +50,9 @@ def settle(boundary: Boundary, *, spelling: Spelling = kernel_spelling) -> Bound
     """
 
     def rules(old: tuple[PathRule, ...]) -> tuple[PathRule, ...]:
-        return tuple(msgspec.structs.replace(rule, path=spelling(rule.path)) for rule in old)
+        return tuple(replace(rule, path=spelling(rule.path)) for rule in old)
 
-    return msgspec.structs.replace(
+    return replace(
         boundary,
         workspace=spelling(boundary.workspace),
         cwd=spelling(boundary.cwd),
@@ -61,6 +61,6 @@ def settle(boundary: Boundary, *, spelling: Spelling = kernel_spelling) -> Bound
         protects=rules(boundary.protects),
         hides=rules(boundary.hides),
         reads=rules(boundary.reads),
-        watched=tuple(msgspec.structs.replace(one, path=spelling(one.path)) for one in boundary.watched),
+        watched=tuple(replace(one, path=spelling(one.path)) for one in boundary.watched),
         sockets=tuple(map(spelling, boundary.sockets)),
     )

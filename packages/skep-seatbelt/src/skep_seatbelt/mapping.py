@@ -7,7 +7,7 @@ path stays hidden there as well: the original is still there to be read.
 
 from __future__ import annotations
 
-import msgspec
+from skep_policy import replace
 from skep_policy.boundary import Boundary, PathRule, below
 
 from .keys import Unenforceable
@@ -31,13 +31,13 @@ def at_their_place(boundary: Boundary) -> Boundary:
         return path
 
     def rules(old: tuple[PathRule, ...]) -> tuple[PathRule, ...]:
-        moved = (msgspec.structs.replace(rule, path=real(rule.path)) for rule in old)
+        moved = (replace(rule, path=real(rule.path)) for rule in old)
         return tuple(dict.fromkeys(moved))
 
     env = dict(boundary.env)
     if "PATH" in env:
         env["PATH"] = ":".join(map(real, env["PATH"].split(":")))
-    return msgspec.structs.replace(
+    return replace(
         boundary,
         workspace=real(boundary.workspace),
         cwd=real(boundary.cwd),
@@ -45,7 +45,7 @@ def at_their_place(boundary: Boundary) -> Boundary:
         protects=rules(boundary.protects),
         hides=tuple(dict.fromkeys((*rules(boundary.hides), *boundary.hides))),
         reads=rules(boundary.reads),
-        watched=tuple(msgspec.structs.replace(one, path=real(one.path)) for one in boundary.watched),
+        watched=tuple(replace(one, path=real(one.path)) for one in boundary.watched),
         sockets=tuple(map(real, boundary.sockets)),
         links={real(link): text for link, text in boundary.links.items()},
         known=tuple(map(real, boundary.known)),

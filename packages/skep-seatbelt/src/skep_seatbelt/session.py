@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 
 import msgspec
+from skep_policy import replace
 from skep_policy.boundary import Access, Boundary, PathRule
 from skep_policy.launch import Launch
 
@@ -128,7 +129,7 @@ def with_scratch(boundary: Boundary, scratch: str) -> Boundary:
     root = PathRule(scratch, Access.WRITE, "dir", "the run's temporary files")
     env = {**boundary.env, "TMPDIR": scratch}
     env.update({name: scratch for name in ("TMP", "TEMP") if name in env})
-    return msgspec.structs.replace(boundary, roots=(*boundary.roots, root), env=env)
+    return replace(boundary, roots=(*boundary.roots, root), env=env)
 
 
 def user_temporary() -> str:
