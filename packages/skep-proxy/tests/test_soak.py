@@ -14,11 +14,13 @@ import threading
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
-from skep_policy import Rules
+import pytest
+from skep_policy import Closed, EgressEvent, Rules
+from skep_proxy import Proxy
 from skep_proxy.flow import FREE_PIPES
 from skep_proxy.testing import read_all, read_exactly, read_head, wait_until
 
-from .conftest import Serve, Setup, descriptors
+from .conftest import Make, Serve, Setup, descriptors
 
 SIZE = int(os.environ.get("SKEP_SOAK", "400"))
 BODY = os.urandom(200_000)
@@ -41,16 +43,17 @@ def die(sock: socket.socket) -> None:
 
 
 class Clients:
-    def __init__(self, address: tuple[str, int], port: int) -> None:
+    def __init__(self, address: tuple[str, int], port: int, patience: float) -> None:
         self.address = address
         self.port = port
+        self.patience = patience
         self.wrong: list[str] = []
 
     def one(self, seed: int) -> None:
         dice = random.Random(seed)
         kind = dice.choice([self.tunnel, self.plain, self.socks, self.denied, self.killed, self.stalled, self.noise])
         try:
-            with socket.create_connection(self.address, 30) as sock:
+            with socket.create_connection(self.address, self.patience) as sock:
                 kind(sock, dice)
         except Exception as error:  # every failure of a client is a finding
             self.wrong.append(f"{kind.__name__}: {error!r}")
@@ -110,29 +113,101 @@ def run(clients: Clients, count: int, seed: int) -> None:
         list(pool.map(clients.one, range(seed, seed + count)))
 
 
-def test_soak_leaves_nothing_and_decides_nothing_wrong(setup: Setup, serve: Serve) -> None:
+def reload_without_end(proxy: Proxy, one: Rules, other: Rules, ended: threading.Event) -> int:
+    """Rules are replaced again and again, until told to stop. Returns how often."""
+    times = 0
+    while not ended.wait(0.001):
+        proxy.apply(replaced=[(one, other)])
+        one, other = other, one
+        times += 1
+    return times
+
+
+def sockets() -> int:
+    return sum(name.startswith("socket:") for name in descriptors())
+
+
+def soak(setup: Setup, serve: Serve, count: int, *, patience: float = 30) -> list[str]:
+    """What is wrong after that many connections, rules being replaced under half of them: nothing, if all is well."""
     origin = serve(origin_of_everything)
     old = Rules.build(allow=[f"localhost:{origin.port}"])
     new = Rules.build(allow=[f"localhost:{origin.port}", "other.test"], deny=["bad.test"])
     setup.address = setup.proxy.listen_tcp("127.0.0.1", 0, old)
-    clients = Clients(setup.address, origin.port)
-    run(clients, SIZE // 4, 0)
-    assert wait_until(lambda: setup.proxy.stats().connections == 0)
-    before = len(descriptors())
+    clients = Clients(setup.address, origin.port, patience)
+    run(clients, count // 4, 0)
+    stats = setup.proxy.stats
+    assert wait_until(lambda: stats().connections == 0)
+    before, sockets_before, threads = len(descriptors()), sockets(), threading.active_count()
     setup.events.events.clear()
     gc.collect()
     tracemalloc.start()
     held = tracemalloc.get_traced_memory()[0]
-    run(clients, SIZE // 2, 1000)
-    setup.proxy.replace_rules(old, new)
-    run(clients, SIZE // 4, 5000)
-    assert clients.wrong == []
-    assert wait_until(lambda: setup.proxy.stats().connections == 0 and setup.proxy.stats().tunnels == 0)
-    assert wait_until(lambda: len(descriptors()) <= before + 2 * FREE_PIPES), descriptors()
-    assert all(host == "localhost" for host, _ in setup.events.allowed())
-    assert len(setup.events.allowed()) == len(setup.events.closed)
+    run(clients, count // 4, 1000)
+    ended = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        reloads = pool.submit(reload_without_end, setup.proxy, old, new, ended)
+        run(clients, count // 2, 5000)
+        ended.set()
+        wrong = [*clients.wrong, *([] if reloads.result() > 10 else ["the rules were hardly replaced"])]
+    if not wait_until(lambda: stats().connections == 0 and stats().tunnels == 0):
+        wrong.append(f"connections that stay: {stats()}")
+    if not wait_until(lambda: sockets() <= sockets_before, 3):
+        wrong.append(f"{sockets() - sockets_before} sockets that stay")
+    if len(descriptors()) > before + 2 * FREE_PIPES:
+        wrong.append(f"{len(descriptors()) - before} descriptors that stay")
+    if not wait_until(lambda: threading.active_count() <= threads, 3):
+        wrong.append(f"threads that stay: {threading.enumerate()}")
+    if any(host != "localhost" for host, _ in setup.events.allowed()):
+        wrong.append("something else was allowed")
+    if not wait_until(lambda: len(setup.events.allowed()) == len(setup.events.closed), 3):
+        wrong.append(f"{len(setup.events.allowed())} beginnings and {len(setup.events.closed)} ends on record")
     setup.events.events.clear()
     gc.collect()
     grown = tracemalloc.get_traced_memory()[0] - held
     tracemalloc.stop()
-    assert grown < 2_000_000
+    if grown > 2_000_000:
+        wrong.append(f"{grown} bytes that stay")
+    return wrong
+
+
+def test_soak_leaves_nothing_and_decides_nothing_wrong(setup: Setup, serve: Serve) -> None:
+    assert soak(setup, serve, SIZE) == []
+
+
+@pytest.mark.parametrize("planted", ["sockets", "bytes", "threads", "allowed and refused", "ends on record"])
+def test_soak_notices_what_is_planted(make: Make, serve: Serve, planted: str) -> None:
+    """A little of it with each of the first connections that are on record."""
+    kept: list[object] = []
+    ended = threading.Event()
+    refused = Rules.build(deny=["localhost"])
+
+    def plant(event: EgressEvent) -> None:
+        if isinstance(event, Closed):
+            match planted:
+                case "sockets" if len(kept) < 120:
+                    kept.append(socket.socket())
+                case "bytes" if len(kept) < 200:
+                    kept.append(bytearray(50_000))
+                case "threads" if len(kept) < 120:
+                    kept.append(threading.Thread(target=ended.wait, daemon=True))
+                    kept[-1].start()  # type: ignore[attr-defined]
+                case "allowed and refused" if len(kept) < 60:
+                    kept.append(None)
+                    if len(kept) == 60:
+                        for scope in setup.proxy._engine.scopes:  # pyright: ignore[reportPrivateUsage]
+                            scope.rules = refused
+                case "ends on record":
+                    return
+                case _:
+                    pass
+        setup.events(event)
+
+    setup = make(on_event=plant)
+    try:
+        wrong = soak(setup, serve, 200, patience=3)
+        assert any(planted in line for line in wrong), wrong
+    finally:
+        ended.set()
+        for one in kept:
+            if isinstance(one, socket.socket):
+                one.close()
