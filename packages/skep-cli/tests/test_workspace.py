@@ -172,9 +172,9 @@ def test_a_git_that_packs_its_objects_meanwhile_loses_none_of_them(tmp_path: Pat
 
         packed = False
 
-        def copy_one(self, source: str, target: str, info: os.stat_result) -> bool:
-            done = super().copy_one(source, target, info)
-            if "/.git/objects/" in source and not self.packed:
+        def copy_one(self, folder: int, name: str, target: str, info: os.stat_result) -> bool:
+            done = super().copy_one(folder, name, target, info)
+            if "/.git/objects/" in target and not self.packed:
                 self.packed = True
                 git(tmp_path / "r", "gc", "-q", "--prune=now")
                 git(tmp_path / "r", "pack-refs", "--all")
@@ -185,6 +185,40 @@ def test_a_git_that_packs_its_objects_meanwhile_loses_none_of_them(tmp_path: Pat
     assert copier.packed
     git(tmp_path / "copy", "fsck", "--full", "--strict")
     assert git(tmp_path / "copy", "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("swapped", ["a folder", "what is above it", "a file"])
+def test_what_a_worker_swaps_for_a_link_meanwhile_leads_the_copy_nowhere(
+    source: Path, target: Path, tmp_path: Path, swapped: str
+) -> None:
+    secret = tmp_path / "secret"
+    for name in ("below/f", "f", "z"):
+        (secret / name).parent.mkdir(parents=True, exist_ok=True)
+        (secret / name).write_text("hush")
+        (source / "zone/inner" / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / "zone/inner" / name).write_text("mine")
+    (source / "a").write_text("x")
+    place = (
+        source / {"a folder": "zone/inner/below", "what is above it": "zone/inner", "a file": "zone/inner/z"}[swapped]
+    )
+
+    class Swapping(Copier):
+        """The folder has been listed, its first file is copied."""
+
+        swapped = False
+
+        def copy_one(self, folder: int, name: str, target: str, info: os.stat_result) -> bool:
+            if not self.swapped and target.endswith("zone/inner/f"):
+                self.swapped = True
+                place.rename(tmp_path / "away")
+                place.symlink_to(secret / "z" if swapped == "a file" else secret)
+            return super().copy_one(folder, name, target, info)
+
+    copier = Swapping()
+    copier.copy(source, target)
+    assert copier.swapped and (secret / "f").read_text() == "hush"
+    texts = [path.read_text() for path in target.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert "mine" in texts and "hush" not in texts
 
 
 def test_a_target_that_exists_is_not_written_into(source: Path, target: Path) -> None:

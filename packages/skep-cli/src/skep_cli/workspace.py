@@ -19,6 +19,7 @@ from .cloning import NEW, Clone, of_platform
 from .listing import Listing, Stamp, kind_of, stamp_of
 
 BLOCK = 1 << 24
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCKS = ("index.lock", "HEAD.lock", "config.lock", "packed-refs.lock", "shallow.lock")
 """Of a git that runs on the user's tree at this moment; in the copy nobody would ever remove them."""
 
@@ -55,18 +56,18 @@ class Copier:
         walk.made.why_copied = self.why_copied
         return walk.made
 
-    def copy_one(self, source: str, target: str, info: os.stat_result) -> bool:
-        """One file or link. Returns whether its blocks are shared. Raises FileNotFoundError when it is something else
-        now.
+    def copy_one(self, folder: int, name: str, target: str, info: os.stat_result) -> bool:
+        """One file or link of an open folder. Returns whether its blocks are shared. Raises FileNotFoundError when it
+        is something else now.
         """
         if stat.S_ISLNK(info.st_mode):
-            os.symlink(os.readlink(source), target)
+            os.symlink(os.readlink(name, dir_fd=folder), target)
             os.utime(target, ns=(info.st_atime_ns, info.st_mtime_ns), follow_symlinks=False)
             return False
-        reader = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        reader = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         try:
             if not stat.S_ISREG(os.fstat(reader).st_mode):
-                raise FileNotFoundError(source)
+                raise FileNotFoundError(name)
             cloned = self._cloned(reader, target) if info.st_size else -1
             writer = cloned if cloned >= 0 else os.open(target, os.O_WRONLY | NEW, 0o600)
             try:
@@ -99,6 +100,9 @@ class _Walk:
     """One copy. A git that works on the original meanwhile (`gc` runs in the background after a commit) moves loose
     objects into packs and loose references into `packed-refs`; so these two are copied last, packs until no new one
     appears.
+
+    A worker of somewhere else may write to the original at this moment and put a link in the place of a folder, so
+    every folder is opened from the top down without following one.
     """
 
     def __init__(self, copier: Copier, source: Path, target: Path, only: frozenset[str] | None) -> None:
@@ -111,6 +115,13 @@ class _Walk:
         self._packed_refs: list[str] = []
 
     def go(self, in_git: bool) -> None:
+        self._top = os.open(self._source, _FOLDER & ~os.O_NOFOLLOW)
+        try:
+            self._all(in_git)
+        finally:
+            os.close(self._top)
+
+    def _all(self, in_git: bool) -> None:
         self._pending.append(("", in_git))
         while self._pending:
             self._folder(*self._pending.pop())
@@ -118,7 +129,10 @@ class _Walk:
             while self._folder(path, True):
                 pass
         for path in self._packed_refs:
-            self._file(path, in_git=True)
+            folder = self._opened(path.rpartition("/")[0])
+            if folder is not None:
+                self._file(folder, path, in_git=True)
+                os.close(folder)
         for relative, info in reversed(self._folders):
             where = f"{self._target}/{relative}"
             os.chmod(where, stat.S_IMODE(info.st_mode) & 0o777 | (0o700 if self._only is not None else 0))
@@ -126,30 +140,51 @@ class _Walk:
 
     def _folder(self, relative: str, in_git: bool) -> int:
         """How many files were copied that were not there before; folders are put off."""
-        here = f"{self._source}/{relative}" if relative else self._source
+        here = self._opened(relative)
+        if here is None:
+            return 0
         try:
-            info = os.stat(here, follow_symlinks=not relative)
-            names = sorted(os.listdir(here)) if stat.S_ISDIR(info.st_mode) else []
-        except FileNotFoundError:
-            return 0
-        except PermissionError:
-            self.made.listing.report("skipped", relative, "a folder you cannot read")
-            return 0
+            return self._entries(here, relative, in_git)
+        finally:
+            os.close(here)
+
+    def _opened(self, relative: str) -> int | None:
+        """A folder of the original; None when there is none any more, or one that cannot be read, which is told."""
+        here = os.dup(self._top)
+        for part in relative.split("/") if relative else ():
+            above = here
+            try:
+                here = os.open(part, _FOLDER, dir_fd=above)
+            except PermissionError:
+                self.made.listing.report("skipped", relative, "a folder you cannot read")
+                return None
+            except OSError as error:
+                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    raise
+                return None
+            finally:
+                os.close(above)
+        return here
+
+    def _entries(self, here: int, relative: str, in_git: bool) -> int:
+        info, names = os.fstat(here), sorted(os.listdir(here))
         where = f"{self._target}/{relative}"
         if relative and not os.path.lexists(where):
             os.mkdir(where, 0o700)
         self._folders.append((relative, info))
         if not in_git:
             self.made.listing.folders[relative] = stat.S_IMODE(info.st_mode)
-        return sum(self._file(f"{relative}/{name}" if relative else name, in_git=in_git) for name in names)
+        return sum(self._file(here, f"{relative}/{name}" if relative else name, in_git=in_git) for name in names)
 
-    def _file(self, path: str, *, in_git: bool) -> bool:
+    def _file(self, folder: int, path: str, *, in_git: bool) -> bool:
         """Whether a file was copied. Folders, and what git may still move things into, are put off."""
         parent, _, name = path.rpartition("/")
         git = in_git or name == ".git"
-        source, listing = f"{self._source}/{path}", self.made.listing
+        listing = self.made.listing
         try:
-            info = os.lstat(source)
+            info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            if name == ".git" and parent and not in_git:
+                listing.nested.append(parent)
             if stat.S_ISDIR(info.st_mode):
                 self._put_off(path, info, git)
             elif not (stat.S_ISLNK(info.st_mode) or stat.S_ISREG(info.st_mode)):
@@ -157,14 +192,11 @@ class _Walk:
             elif git and name == "packed-refs" and path not in self._packed_refs:
                 self._packed_refs.append(path)
             elif not self._left_out(path, name, git):
-                return self._copy(path, info, git)
+                return self._copy(folder, path, info, git)
         except FileNotFoundError:
             pass
         except PermissionError:
             listing.report("skipped", path, "a file you cannot read")
-        finally:
-            if name == ".git" and parent and not in_git and os.path.lexists(source):
-                listing.nested.append(parent)
         return False
 
     def _put_off(self, path: str, info: os.stat_result, git: bool) -> None:
@@ -180,11 +212,11 @@ class _Walk:
             return name in _LOCKS
         return self._only is not None and path not in self._only
 
-    def _copy(self, path: str, info: os.stat_result, git: bool) -> bool:
+    def _copy(self, folder: int, path: str, info: os.stat_result, git: bool) -> bool:
         there = f"{self._target}/{path}"
         if git and os.path.lexists(there):
             return False  # a pack that was there the last time
-        self.made.cloned |= self._copier.copy_one(f"{self._source}/{path}", there, info)
+        self.made.cloned |= self._copier.copy_one(folder, path.rpartition("/")[2], there, info)
         self.made.bytes += info.st_size
         if not git:
             self.made.sources[path] = stamp_of(info)
