@@ -17,6 +17,7 @@ from skep_policy.report import Egress, Finding
 from skep_policy.value import Record
 
 from . import terminal
+from .covers import Covers
 from .findings import look_after
 from .host import HERE, NO_BACKEND_FIX, Host
 
@@ -209,6 +210,7 @@ def launch(
             spawned(sandbox)
 
     tty = terminal.opened() if interactive else None
+    covers = Covers(boundary)
     try:
         outcome = run(
             boundary,
@@ -225,7 +227,9 @@ def launch(
             spawned=on_spawn,
             started=started,
         )
+        uncovered = covers.lost()
     finally:
+        covers.close()
         session.close()
         if tty is not None:
             terminal.take_back(tty)
@@ -235,7 +239,7 @@ def launch(
         limit=outcome.limit,
         layers=outcome.layers,
         attestation=dict(outcome.attestation),
-        findings=look_after(boundary, quarantine),
+        findings=[*uncovered, *look_after(boundary, quarantine)],
         egress=session.egress,
         exec_error=outcome.exec_error,
         evidence=outcome.evidence,
