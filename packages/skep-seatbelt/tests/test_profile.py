@@ -283,6 +283,31 @@ def test_signals_and_inspection_stay_within_the_run():
         assert one.allows("sysctl-read", sysctl_name=name)
 
 
+def test_preferences_of_other_programs_are_not_read_for_a_worker():
+    one = profile(boundary())
+    assert one.allows("user-preference-read", preference_domain="kCFPreferencesAnyApplication")
+    assert not one.allows("user-preference-read", preference_domain="com.example.app")
+    assert not one.allows("user-preference-write", preference_domain="kCFPreferencesAnyApplication")
+
+
+@pytest.mark.parametrize("operation", ["file-mount", "file-unmount", "file-write-mount", "file-write-unmount"])
+def test_nothing_is_mounted_in_a_root_under_any_name_of_the_operation(operation: str):
+    one = profile(boundary())
+    assert not one.allows(operation, f"{REPO}/here") and one.allows("file-write-create", f"{REPO}/here")
+
+
+def test_a_network_beside_the_sockets_is_there_with_every_host_only():
+    assert profile(boundary(allow=["*"]), proxy=None).allows("necp-client-open")
+    assert not profile(boundary(allow=["example.com"])).allows("necp-client-open")
+
+
+def test_no_kernel_driver_is_opened():
+    one = profile(boundary())
+    for name in ("RootDomainUserClient", "IOSurfaceRootUserClient", "AGXDeviceUserClient"):
+        assert not one.allows("iokit-open", iokit_registry_entry_class=name)
+    assert one.allows("iokit-get-properties")
+
+
 def test_shared_memory_of_the_host_is_out_of_reach():
     one = profile(boundary())
     assert not one.allows("ipc-posix-shm-write-data", ipc_posix_name="/PostgreSQL.123")

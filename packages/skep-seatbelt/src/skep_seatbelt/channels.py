@@ -26,6 +26,7 @@ def network_rules(rules: Rules, port: int | None, listen: bool) -> Iterator[Item
         yield Comment("every host")
         yield Rule("allow", ("network-outbound",), (Socket("remote", "*", "*"), Literal(places.RESOLVER)))
         yield Rule("allow", ("network-bind", "network-inbound"), (Socket("local", "*", "*"),))
+        yield Rule("allow", ("necp-client-open",), guarded=True)
         return
     every, ports, refused = loopback_ports(rules)
     if port is not None:
@@ -104,7 +105,9 @@ def service_rules(rules: Rules, tag: str, extra: Iterable[str]) -> Iterator[Item
 
 
 def process_rules() -> Iterator[Item]:
-    yield Comment("processes of this run, shared memory by the names of known libraries, harmless kernel clients")
+    yield Comment(
+        "processes of this run, shared memory by the names of known libraries, the user's general preferences"
+    )
     family = (Word("target", "self"), Word("target", "same-sandbox"))
     yield Rule("allow", SAME_SANDBOX, family)
     yield from (Rule("allow", (operation,), family, guarded=True) for operation in GUARDED_SAME_SANDBOX)
@@ -113,7 +116,8 @@ def process_rules() -> Iterator[Item]:
     known = ("/psm_", "psm_", "/torch_", "torch_")
     yield Rule("allow", ("ipc-posix-shm*",), tuple(Named("ipc-posix-name-prefix", name) for name in known), True)
     yield Rule("allow", ("iokit-get-properties",), guarded=True)
-    yield Rule("allow", ("iokit-open",), (Named("iokit-registry-entry-class", "RootDomainUserClient"),), guarded=True)
+    general = Named("preference-domain", "kCFPreferencesAnyApplication")
+    yield Rule("allow", ("user-preference-read",), (general,), guarded=True)
     system = All((Word("socket-domain", "AF_SYSTEM"), Word("socket-protocol", "2")))
     yield Rule("allow", ("system-socket",), (Word("socket-domain", "AF_ROUTE"), system), guarded=True)
     yield Rule("allow", ("sysctl-write",), (Named("sysctl-name", "kern.grade_cputype"),), guarded=True)

@@ -9,8 +9,10 @@ Written from what is known of the kernel, not from the compiler beside it, so th
 4. If there is none, the next wider class.
 
 Public accounts of rule 1 and 3 differ in their words. `Reading.FLAT` is the other plausible reading: the last rule
-whose operation covers the one asked about and whose filter, if it has any, matches. A profile skep prints must mean the
-same under both; the tests hold it to that.
+whose operation covers the one asked about and whose filter, if it has any, matches. `Reading.COMPOUND` is as the first
+but for rule 2: of the rules that match, one that does by a `require-all` beats those that do by a plain filter,
+wherever they stand, which somebody says to have seen. A profile skep prints must mean the same under all of them; the
+tests hold it to that.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ class Reading(enum.Enum):
 
     LAYERED = "layered"
     FLAT = "flat"
+    COMPOUND = "compound"
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -83,9 +86,11 @@ class Profile:
             return Answer(False, -1)
         for name in classes(query.operation):
             own = self._own.get(name, ())  # the last first
-            for rule in own:
-                if rule.filters and _applies(rule, query):
-                    return Answer(rule.allow, rule.index)
+            matching = [rule for rule in own if rule.filters and _applies(rule, query)]
+            if reading is Reading.COMPOUND:
+                matching.sort(key=lambda rule: not _applies_by_all(rule, query))
+            if matching:
+                return Answer(matching[0].allow, matching[0].index)
             for rule in own:
                 if not rule.filters:
                     return Answer(rule.allow, rule.index)
@@ -152,6 +157,10 @@ def _applies(rule: _Rule, query: Query) -> bool:
     return not rule.filters or any(_matches(one, query) for one in rule.filters)
 
 
+def _applies_by_all(rule: _Rule, query: Query) -> bool:
+    return any(one[0] == Symbol("require-all") and _matches(one, query) for one in rule.filters)
+
+
 def _matches(form: list[object], query: Query) -> bool:
     path = query.path
     match form:
@@ -183,10 +192,7 @@ def _matches(form: list[object], query: Query) -> bool:
 
 
 _BY_NAME = frozenset(
-    (
-        *("extension", "global-name", "local-name", "ipc-posix-name", "sysctl-name"),
-        "iokit-registry-entry-class",
-    )
+    (*("extension", "global-name", "local-name", "ipc-posix-name", "preference-domain", "sysctl-name"),)
 )
 
 

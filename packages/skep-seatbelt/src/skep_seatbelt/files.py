@@ -10,6 +10,9 @@ from . import places
 from .filters import literals, subpaths
 from .sbpl import All, Any, Comment, Filter, Item, Literal, Named, Not, Operation, Pattern, Rule, Subpath, Word
 
+MOUNTING = ("file-write-mount", "file-write-unmount")
+"""Names of `file-mount` and `file-unmount` on older systems, where they are of the class that is allowed in roots."""
+
 
 def _path_filters(rules: Iterable[PathRule]) -> tuple[Filter, ...]:
     """What an allowance is about: a file is exactly itself; a folder, or what is absent yet, also all below.
@@ -67,13 +70,15 @@ def read_rules(boundary: Boundary, reads: Iterable[str]) -> Iterator[Item]:
 def terminal_rules(boundary: Boundary, terminal: str | None) -> Iterator[Item]:
     own = (*(Literal(one) for one in ("/dev/tty", terminal, *sorted(boundary.devices)) if one),)
     kept = Any((*own, Named("extension", places.OWN_TERMINAL)))
-    yield Comment("terminals of the user, and set-id bits anywhere")
+    yield Comment("terminals of the user, and set-id bits and mounts anywhere")
     yield Rule(
         "deny",
         ("file-read-data", "file-write*", "file-write-data", "file-ioctl"),
         (All((Pattern(places.TERMINALS), Not(kept))),),
     )
     yield Rule("deny", ("file-write-setugid",), (Subpath("/"),))
+    for operation in MOUNTING:
+        yield Rule("deny", (operation,), (Subpath("/"),), guarded=True)
 
 
 def protect_rules(boundary: Boundary, named: set[Operation]) -> Iterator[Item]:

@@ -29,12 +29,16 @@ GROUND = (
 GUARDED_GROUND = (
     *("file-link", "file-clone", "file-mknod", "file-mount", "file-mount-update", "file-unmount", "fs-snapshot*"),
     *("file-chroot", "file-revoke", "fs-rename", "file-issue-extension", "generic-issue-extension"),
-    *("user-preference-write", "distributed-notification-post", "darwin-notification-post"),
+    *("file-search", "user-preference-read", "user-preference-write"),
+    *("distributed-notification-post", "darwin-notification-post"),
     *("mach-bootstrap", "mach-register", "mach-per-user-lookup", "mach-cross-domain-lookup", "mach-issue-extension"),
     *("mach-host-special-port-set", "mach-host-exception-port-set", "mach-priv-host-port"),
     *("mach-priv-task-port", "mach-task-name", "mach-task-read", "mach-task-inspect"),
     *("ipc-posix-shm*", "ipc-sysv*", "iokit*", "hid-control", "device*", "nvram*", "boot-arg-set"),
     *("system-socket", "system-privilege", "system-kext*", "system-reboot", "system-set-time", "sysctl-write"),
+    *("system-acct", "system-audit", "system-automount", "system-chud", "system-debug", "system-fsctl"),
+    *("system-kas-info", "system-mac-label", "system-nfssvc", "system-suspend-resume", "system-swap"),
+    "necp-client-open",
     *("opendirectory-user-modify",),
 )
 """The same, where macOS has the operation.
@@ -42,7 +46,10 @@ GUARDED_GROUND = (
 `file-link` and `file-clone` are operations of their own, outside `file-write*`: a hard link made inside a root would be
 a writable name of a file outside. They are denied everywhere, since accounts differ on which end the kernel asks about.
 `file-mount` is how a worker gets a file system without rules (a devfs of its own). `mach-bootstrap` is every request to
-launchd but a lookup. Whatever is here, profiles that deny by default have denied to every common tool for years.
+launchd but a lookup. `system-automount` is what a look at a path below an automounted folder asks for: a daemon outside
+would resolve a host and connect to it. `file-search` finds names on a volume whoever may list their folders,
+`system-fsctl` does to a file system what has no path, `necp-client-open` is a network beside the sockets. Whatever is
+here, profiles that deny by default have denied to every common tool for years.
 """
 
 

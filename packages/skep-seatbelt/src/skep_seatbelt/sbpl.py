@@ -62,10 +62,10 @@ class Named(msgspec.Struct, frozen=True, tag=True):
     filter: OneOf[
         "extension",
         "global-name",
-        "iokit-registry-entry-class",
         "ipc-posix-name",
         "ipc-posix-name-prefix",
         "local-name",
+        "preference-domain",
         "sysctl-name",
         "sysctl-name-prefix",
     ]
