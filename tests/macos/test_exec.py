@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -85,6 +86,17 @@ def test_only_who_has_the_token_is_served_and_a_denial_is_told_with_its_flag(mac
     assert done.stdout.split() == ["403", "407"], done
     assert [denied["host"] for denied in report["egress"]["denied"]] == ["denied.example"]
     assert "--allow denied.example" in done.stderr
+
+
+def test_nobody_else_listens_at_the_proxys_port_of_the_other_loopback_address(machine: Machine) -> None:
+    script = "curl -s -o /dev/null -w '%{http_code}' \"http://[::1]:${HTTPS_PROXY##*:}/\""
+    done, _ = machine.exec(script)
+    with socket.socket(socket.AF_INET6) as sock:
+        try:
+            sock.bind(("::1", 0))
+        except OSError:
+            pytest.skip("this machine has no IPv6")
+    assert done.stdout == "407", done
 
 
 def test_with_nothing_allowed_a_denial_is_still_told_by_name(machine: Machine) -> None:

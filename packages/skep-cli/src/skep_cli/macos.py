@@ -6,6 +6,7 @@ have to show a token, which the worker finds in its environment and nobody in an
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Sequence
 
 import skep_seatbelt
@@ -17,6 +18,9 @@ from skep_policy.report import Finding
 from .findings import look_after
 from .host import Host
 from .session import Outcome, Session
+
+TRIES = 20
+"""Ports of which one is free in both families."""
 
 
 def launch_there(
@@ -73,9 +77,19 @@ def launch_there(
 
 
 def _listening(session: Session, boundary: Boundary) -> skep_seatbelt.Proxy:
+    """The proxy has a port of both loopback addresses: a profile allows a port, whoever listens at the other one."""
     token = skep_seatbelt.new_token()
-    _, port = session.proxy().listen_tcp("127.0.0.1", 0, boundary.rules, token=token)
-    return skep_seatbelt.Proxy(port, token)
+    proxy = session.proxy()
+    for _ in range(TRIES):
+        _, port = proxy.listen_tcp("127.0.0.1", 0, boundary.rules, token=token)
+        try:
+            proxy.listen_tcp("::1", port, boundary.rules, token=token)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                proxy.close_listeners(boundary.rules)
+                continue
+        return skep_seatbelt.Proxy(port, token)
+    raise BackendUnavailable("no port of the loopback is free in IPv4 and IPv6", check="proxy")
 
 
 def _findings(outcome: skep_seatbelt.Outcome) -> list[Finding]:
