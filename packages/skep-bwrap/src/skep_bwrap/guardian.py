@@ -20,10 +20,6 @@ import signal
 import sys
 import time
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 PR_SET_CHILD_SUBREAPER = 36
 HELD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Ignored by bwrap, so that they reach the worker and not its monitor; the shim puts them back for the worker."""
@@ -48,6 +44,9 @@ class Plan:
     def number(self, key: str) -> int | None:
         values = self.records.get(key)
         return int(values[-1]) if values else None
+
+    def descriptors(self) -> set[int]:
+        return {int(fd) for key in ("keep", "stdin", "stdout", "diagnostics") for fd in self.many(key)}
 
 
 def become_subreaper() -> None:
@@ -118,15 +117,15 @@ def start(plan: Plan) -> int:
     os._exit(125)
 
 
-def children() -> list[int]:
-    with open(f"/proc/self/task/{os.getpid()}/children") as listing:
+def children(parent: int) -> list[int]:
+    with open(f"/proc/{parent}/task/{parent}/children") as listing:
         return [int(pid) for pid in listing.read().split()]
 
 
 def end_everything() -> None:
     """No process of the sandbox exists. Each round kills the children there are; orphans become children."""
     while True:
-        for pid in children():
+        for pid in children(os.getpid()):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
@@ -145,8 +144,7 @@ def worker_of(bwrap: int) -> int | None:
 
 def first_child(pid: int) -> int | None:
     try:
-        with open(f"/proc/{pid}/task/{pid}/children") as listing:
-            return int(listing.read().split()[0])
+        return children(pid)[0]
     except (OSError, IndexError):
         return None
 
@@ -162,22 +160,16 @@ LIMIT_EVENTS = (
 def count(path: str, key: str) -> int:
     try:
         with open(path) as events:
-            for line in events:
-                name, _, value = line.partition(" ")
-                if name == key:
-                    return int(value)
+            return int(dict(line.split() for line in events).get(key, 0))
     except (OSError, ValueError):
-        pass
-    return 0
+        return 0
 
 
 def exists(group: int) -> bool:
     try:
         os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        pass
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 
@@ -185,8 +177,7 @@ STOP_PATIENCE = 1.0
 """Seconds for a stopped worker's whole group to stop: an editor first puts the terminal's modes back, and a reader that
 has not yet run again would take what is typed next. Who ignores the stop is not waited for any longer.
 """
-STOPPED = frozenset("TtZX")
-"""States of proc_pid_stat(5) in which a process does not run."""
+STOPPED = frozenset("TtZX")  # states of proc_pid_stat(5) in which a process does not run
 
 
 def await_stop(bwrap: int) -> None:
@@ -221,7 +212,7 @@ class Guardian:
         self.bwrap = 0
         self.status: int | None = None
         self.pending: bytes = b""
-        self.modes: list[Any] | None = None
+        self.modes: list[int | list[bytes | int]] | None = None
 
     def say(self, line: str) -> None:
         try:
@@ -243,8 +234,7 @@ class Guardian:
         self.keep_terminal()
         self.bwrap = start(self.plan)
         self.say(f"bwrap {self.bwrap}")
-        used = {int(fd) for key in ("keep", "stdin", "stdout", "diagnostics") for fd in self.plan.many(key)}
-        for fd in used - {0, 1, 2, self.tty}:
+        for fd in self.plan.descriptors() - {0, 1, 2, self.tty}:
             os.close(fd)
         limit = self.watch(wake_read)
         end_everything()
@@ -283,15 +273,11 @@ class Guardian:
                     import termios
 
                     termios.tcsetattr(self.tty, termios.TCSADRAIN, self.modes)
-        except (OSError, ValueError):
-            pass
-        except Exception:  # termios.error: the terminal is gone
+        except Exception:  # OSError or termios.error: the terminal is gone
             pass
 
     def limit_hit(self) -> str | None:
-        """Which limit a worker that failed has met, as far as the kernel tells; None when it did not fail. Whether it
-        failed by it is not told.
-        """
+        """Which limit a worker that failed has met, as far as the kernel tells: it need not have failed by it."""
         if self.status == 0:
             return None
         for folder in self.plan.many("cgroup"):
@@ -389,12 +375,7 @@ def guard(plan: bytes, lifeline: int) -> None:
     code = 0
     try:
         parsed = Plan(plan)
-        close_all_but(
-            {
-                lifeline,
-                *(int(fd) for key in ("keep", "stdin", "stdout", "diagnostics", "tty") for fd in parsed.many(key)),
-            }
-        )
+        close_all_but({lifeline, *parsed.descriptors(), *map(int, parsed.many("tty"))})
         Guardian(parsed, lifeline).run()
     except BaseException as error:
         os.write(lifeline, f"failed {type(error).__name__}: {error}\n".encode(errors="replace"))

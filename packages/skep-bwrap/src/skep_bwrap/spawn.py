@@ -16,14 +16,13 @@ from .descriptors import check_destination, high, memfd, pipe
 from .diagnose import SYSCTLS, classify
 from .errors import BackendUnavailable
 from .facts import sysctls
+from .holders import children, end_holders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
 MAX_DIAGNOSTICS = 65536
-MAX_DYING = 10.0
-"""Seconds. A pid that was taken again meanwhile shall not be waited for."""
 MAX_SET_UP = 60.0
 """Seconds from the spawn to a worker that can run: hundredths, or for ever when the server of a mount is dead."""
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -170,7 +169,7 @@ class Sandbox:
                 started()
             words = self._follow_guardian()
             if "exit" not in words:
-                _end_holders(self._diagnostics, self._bwraps)
+                end_holders(self._diagnostics, self._bwraps)
         finally:
             self._lifeline.close()
             self._control.close()
@@ -215,47 +214,10 @@ class Sandbox:
                 else:
                     self.resume()
             elif word == "bwrap":
-                self._bwraps = {int(rest), *_children(rest)}
+                self._bwraps = {int(rest), *children(rest)}
             else:
                 words[word] = rest
         return words
-
-
-def _end_holders(pipe: int, known: set[int]) -> None:
-    """No process has the other end of the pipe as its standard error: what a guardian that was killed has left. A pid 1
-    among them has taken all of its namespace with it. `known` are awaited too: one that is dying holds nothing already.
-    """
-    name = os.readlink(f"/proc/self/fd/{pipe}")
-    holders = set(known)
-    end = time.monotonic() + MAX_DYING
-    while True:
-        for entry in os.listdir("/proc"):
-            try:
-                if entry.isdigit() and os.readlink(f"/proc/{entry}/fd/2") == name:
-                    holders.add(int(entry))
-                    os.kill(int(entry), signal.SIGKILL)
-            except OSError:
-                continue
-        holders = {pid for pid in holders if _lives(pid)}
-        if not holders or time.monotonic() > end:
-            return
-        time.sleep(0.005)
-
-
-def _children(pid: str) -> list[int]:
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as listing:
-            return [int(child) for child in listing.read().split()]
-    except OSError:
-        return []
-
-
-def _lives(pid: int) -> bool:
-    try:
-        with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False
 
 
 def _pairs(lines: Sequence[str]) -> dict[str, str]:

@@ -1,0 +1,47 @@
+"""What a guardian that was killed has left: found by what it holds, and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+MAX_DYING = 10.0
+"""Seconds. A pid that was taken again meanwhile shall not be waited for."""
+
+
+def end_holders(pipe: int, known: set[int]) -> None:
+    """No process has the other end of the pipe as its standard error: what a guardian that was killed has left. A pid 1
+    among them has taken all of its namespace with it. `known` are awaited too: one that is dying holds nothing already.
+    """
+    name = os.readlink(f"/proc/self/fd/{pipe}")
+    holders = set(known)
+    end = time.monotonic() + MAX_DYING
+    while True:
+        for entry in os.listdir("/proc"):
+            try:
+                if entry.isdigit() and os.readlink(f"/proc/{entry}/fd/2") == name:
+                    holders.add(int(entry))
+                    os.kill(int(entry), signal.SIGKILL)
+            except OSError:
+                continue
+        holders = {pid for pid in holders if _lives(pid)}
+        if not holders or time.monotonic() > end:
+            return
+        time.sleep(0.005)
+
+
+def children(pid: str) -> list[int]:
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as listing:
+            return [int(child) for child in listing.read().split()]
+    except OSError:
+        return []
+
+
+def _lives(pid: int) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
