@@ -15,7 +15,6 @@ import time
 from pathlib import Path
 
 import pytest
-from skep_cli.run import write_report
 
 from .stage import PLAIN, document, git, skep
 
@@ -242,10 +241,76 @@ def test_every_file_of_a_run_is_the_owners_alone(state: Path, repo: Path) -> Non
     assert Path(told["audit"]).is_dir()
 
 
-def test_a_report_is_not_written_through_a_link_that_an_earlier_worker_left(tmp_path: Path) -> None:
-    (tmp_path / "report.json").symlink_to(tmp_path / "bashrc")
-    with pytest.raises(OSError, match="symbolic links"):
-        write_report(str(tmp_path / "report.json"), "{}")
-    assert not (tmp_path / "bashrc").exists()
-    write_report(str(tmp_path / "plain.json"), "{}")
-    assert (tmp_path / "plain.json").read_text() == "{}"
+def test_a_report_that_cannot_be_written_is_told_before_anything_runs(state: Path, repo: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.json").symlink_to(tmp_path / "bashrc")  # an earlier worker may have left it
+    for path, says in ((tmp_path / "none/r.json", "No such file"), (tmp_path / "link.json", "symbolic links")):
+        worker = f"touch {tmp_path}/ran"
+        done = skep(state, "run", str(repo), "x", "--worker", worker, "--quiet", "--report", str(path), *HERE)
+        refused(done, 125, "--report", says)
+    assert not (tmp_path / "ran").exists() and not (tmp_path / "bashrc").exists()
+    assert not (state / "skep/runs").exists()
+
+
+def test_an_old_report_is_not_left_for_one_of_a_launch_that_failed(state: Path, repo: Path, tmp_path: Path) -> None:
+    report = tmp_path / "report.json"
+    report.write_text('{"exit_code": 0}')
+    done = skep(state, "run", str(repo), "x", "--worker", "no-such-worker", "--report", str(report), *HERE)
+    assert done.returncode == 127 and not report.exists()
+    report.write_text('{"exit_code": 0}')
+    done = skep(state, "exec", "--write", "/no/such/folder", "--report", str(report), "--", "true")
+    assert done.returncode == 125 and not report.exists()
+    report.write_text("old, and longer than what comes" * 200)
+    skep(state, "run", str(repo), "x", "--worker", "true", "--report", str(report), *HERE)
+    assert json.loads(report.read_text())["state"] == "completed"
+
+
+def test_a_state_folder_inside_the_tree_is_refused_with_the_remedy(state: Path, repo: Path) -> None:
+    env = {"XDG_STATE_HOME": str(repo / ".state")}
+    done = skep(state, "run", str(repo), "x", "--worker", f"touch {state}/ran", "--quiet", *HERE, env=env)
+    refused(done, 125, f"is inside {repo}", "set XDG_STATE_HOME to a folder outside")
+    assert not (repo / ".state").exists() and not (state / "ran").exists()
+
+
+@pytest.mark.parametrize(("worker", "told"), [("true", True), ("echo {task}", False), ("sh -c 'echo {task}'", False)])
+def test_a_worker_that_is_not_given_its_task_as_a_word_is_told_of(
+    state: Path, repo: Path, worker: str, told: bool
+) -> None:
+    done = skep(state, "run", str(repo), "x", "--worker", worker, *HERE)
+    assert done.returncode == 0 and ("SKEP_TASK" in done.stderr) is told
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "9" * 19, "1e3", "", "-1", "0", "\u0663", "0x10", "1_000"])
+@pytest.mark.parametrize("command", ["run", "exec"])
+def test_a_number_that_cannot_be_used_is_a_usage_error(state: Path, repo: Path, command: str, value: str) -> None:
+    words = ("run", str(repo), "x", "--worker", "touch ran") if command == "run" else ("exec",)
+    done = skep(state, *words, "--processes", value, *(() if command == "run" else ("--", "touch", "ran")))
+    assert done.returncode == 2 and "Traceback" not in done.stderr and len(done.stderr) < 500, done.stderr
+    assert not (state / "home/ran").exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("batch", "t.jsonl"), ("policy", "suggest"), ("exec", "--ask", "--", "true"), ("run", ".", "x", "--observe")],
+)
+def test_what_does_not_exist_yet_is_a_usage_error(state: Path, words: tuple[str, ...]) -> None:
+    done = skep(state, *words)
+    assert done.returncode == 2 and "No such" in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("flag", ["-V", "--version"])
+def test_the_version_is_told(state: Path, flag: str) -> None:
+    assert skep(state, flag).stdout.startswith("skep, version ")
+
+
+def test_a_shell_is_offered_runs_workers_and_toolchains(state: Path, repo: Path) -> None:
+    def offered(line: str) -> list[str]:
+        env = {"_SKEP_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+        return [item.partition(",")[2] for item in skep(state, env=env).stdout.splitlines()]
+
+    assert offered("skep review ") == [""]
+    done = document(skep(state, "run", str(repo), "x", "--worker", "true", "--json", *HERE))
+    for line in ("skep review ", "skep approve ", "skep deny ", "skep audit verify "):
+        assert offered(line) == ["last", done["id"]]
+    assert offered(f"skep review {done['id'][:4]}") == [done["id"]] and offered("skep review z") == [""]
+    assert offered("skep run . x --worker co") == ["codex"] and offered("skep exec --preset ge") == ["gemini"]
+    assert offered("skep exec --toolchain ") == ["go", "jvm", "node", "python", "rust"]

@@ -12,7 +12,7 @@ import click
 import msgspec
 from skep_policy.facts import Facts
 
-from . import audit, branch, patch, record, repository
+from . import audit, branch, completion, patch, record, repository
 from .branch import Branch, Builder, Identity, Kept
 from .errors import SkepError
 from .hostgit import Git, GitFailed, find_git, user_config
@@ -26,7 +26,7 @@ FALLBACK = Identity("skep", "skep@localhost")
 
 
 @click.command("approve", short_help="Make a branch of a run's patch.")
-@click.argument("run")
+@click.argument("run", shell_complete=completion.runs)
 @click.option("--force", is_flag=True, help="Although it failed its verification, or has none; the record says so.")
 def command(run: str, force: bool) -> None:
     """Make the branch skep/RUN of a run's patch in its repository. RUN is an id, the beginning of one, or `last`.
@@ -41,7 +41,7 @@ def command(run: str, force: bool) -> None:
 
 
 @click.command("deny", short_help="Turn a run down.")
-@click.argument("run")
+@click.argument("run", shell_complete=completion.runs)
 def deny(run: str) -> None:
     """Record that a run's patch is not wanted. RUN is an id, the beginning of one, or `last`."""
     facts = gather()

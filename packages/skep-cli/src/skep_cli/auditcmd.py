@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from . import completion
 from .audit import check
 from .errors import SkepError
 from .render import Page, count
@@ -18,7 +19,7 @@ def command() -> None:
 
 
 @command.command("verify")
-@click.argument("run", required=False)
+@click.argument("run", required=False, shell_complete=completion.runs)
 def verify(run: str | None) -> None:
     """Follow the hash chain of a run's log, and compare the other files with it. Without RUN, of every run.
 

@@ -68,7 +68,7 @@ class LazyGroup(click.Group):
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(version("skep-cli"), prog_name="skep")
+@click.version_option(version("skep-cli"), "-V", "--version", prog_name="skep")
 def cli() -> None:
     """Run a worker nobody trusts inside the operating system's own sandbox, and get a patch back.
 

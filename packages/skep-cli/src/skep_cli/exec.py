@@ -18,7 +18,7 @@ from skep_policy.value import replace
 from . import policies
 from .flags import Flags
 from .host import HERE, Host
-from .reportfile import ReportFile
+from .reportfile import Before, ReportFile
 from .session import Outcome, launch
 from .told import TOLD, egress_lines
 
@@ -44,6 +44,7 @@ def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
         complain(str(error))
         return USAGE
     copies: Copies | None = None
+    before = Before(flags.report)
     try:
         facts = Facts.gather()
         policy = policies.effective(flags, facts=facts, project=facts.cwd)
@@ -65,6 +66,7 @@ def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
     finally:
         if copies is not None:
             copies.remove()
+        before.remove_unwritten()
 
 
 def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, own: dict[str, str], host: Host) -> int:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 SOURCE: Final = "command line"
 
 
+MAX_DIGITS = 18
+"""Of a number: Python refuses thousands of them, and the kernel has no limit of more."""
+
+
 class Flag(Value):
     """`field` is the attribute of `Flags` it fills."""
 
@@ -123,6 +127,12 @@ class Flags(Record):
         return said
 
 
+def number(text: str) -> int | None:
+    """A whole number in digits; None for what is none, or is longer than any limit."""
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) <= MAX_DIGITS else None
+
+
 def parse_simple(words: Sequence[str], table: Sequence[Flag]) -> tuple[Flags, list[str]] | None:
     """The flags before `--` and the command after it; None for whatever this parser leaves to click, errors included.
 
@@ -150,9 +160,9 @@ def parse_simple(words: Sequence[str], table: Sequence[Flag]) -> tuple[Flags, li
             if value is None:
                 return None
         if flag.kind == "number":
-            if not (value.isascii() and value.isdigit()):
+            values[flag.field] = number(value)
+            if values[flag.field] is None:
                 return None
-            values[flag.field] = int(value)
         elif flag.kind == "many":
             values.setdefault(flag.field, []).append(value)
         else:

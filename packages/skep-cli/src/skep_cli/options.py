@@ -6,11 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
-from .flags import POLICY_FLAGS, REPORT_FLAG, Flag, Flags
+from . import completion
+from .flags import POLICY_FLAGS, REPORT_FLAG, Flag, Flags, number
 from .host import HERE, Host
+from .render import one_line
 
 F = TypeVar("F", bound=Callable[..., Any])
+Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 PATHS = {"FILE": click.Path(), "PATH": click.Path()}
 
@@ -21,13 +25,35 @@ def here() -> Host:
     return (context and context.find_object(Host)) or HERE
 
 
+class Number(click.ParamType):  # pyright: ignore[reportMissingTypeArgument]
+    """A whole number of any size a limit can have."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        found = number(str(value))
+        if found is None:
+            self.fail(f"{one_line(str(value), 30)!r} is not a number that can be used.", param, ctx)
+        return found
+
+
+COMPLETED: dict[str, Completer] = {"toolchain": completion.toolchains, "preset": completion.workers}
+
+
 def option(flag: Flag) -> Callable[[F], F]:
     """One flag as a click option that passes its value as `flag.field`."""
     if flag.kind == "switch":
         return click.option(flag.name, flag.field, is_flag=True, help=flag.help)
-    kind = click.INT if flag.kind == "number" else PATHS.get(flag.metavar, click.STRING)
+    kind = Number() if flag.kind == "number" else PATHS.get(flag.metavar, click.STRING)
     return click.option(
-        flag.name, flag.field, multiple=flag.kind == "many", metavar=flag.metavar, type=kind, help=flag.help
+        *(flag.name, flag.field),
+        multiple=flag.kind == "many",
+        metavar=flag.metavar,
+        type=kind,
+        help=flag.help,
+        shell_complete=COMPLETED.get(flag.field),
     )
 
 

@@ -202,7 +202,8 @@ class Pipeline:
             self._started = True
             self._space.started()
             log.note("started", {})
-            self._status.say(f"run {run.id}: worker started: {argv[0]}")
+            silent = "" if argv != self._order.worker else " (no {task} in its command: it finds the task in SKEP_TASK)"
+            self._status.say(f"run {run.id}: worker started: {argv[0]}{silent}")
 
         def asked() -> None:
             run.reason = "you asked the worker to stop"

@@ -15,6 +15,31 @@ from skep_policy.errors import PolicyError
 from skep_policy.paths import Tree
 
 
+class Before:
+    """What stood at a path before a launch. A report of an earlier one shall not be taken for this one's."""
+
+    def __init__(self, path: str | None) -> None:
+        self._path = path
+        self._was = _stamp(path)
+
+    def remove_unwritten(self) -> None:
+        """A regular file that nobody has written since, or that we have made and not written, is gone."""
+        now = _stamp(self._path)
+        if self._path is not None and now is not None and (now == self._was or now[1] == 0):
+            try:
+                os.unlink(self._path)
+            except OSError:
+                pass  # not ours to remove
+
+
+def _stamp(path: str | None) -> tuple[int, int, int] | None:
+    try:
+        info = os.lstat(path) if path is not None else None
+    except OSError:
+        return None
+    return (info.st_ino, info.st_size, info.st_mtime_ns) if info is not None and stat.S_ISREG(info.st_mode) else None
+
+
 class ReportFile:
     """Opened before the worker starts, so that one that cannot be written is told while nothing has happened."""
 

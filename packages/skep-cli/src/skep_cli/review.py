@@ -11,7 +11,7 @@ from typing import Any
 import click
 import msgspec
 
-from . import audit, autoexec, patch, record, results
+from . import audit, autoexec, completion, patch, record, results
 from .autoexec import Surface
 from .errors import SkepError
 from .hostgit import Git, find_git
@@ -44,7 +44,7 @@ class Reviewed(msgspec.Struct):
 
 
 @click.command("review", short_help="Look at a run before you decide.")
-@click.argument("run")
+@click.argument("run", shell_complete=completion.runs)
 @click.option("--json", "as_json", is_flag=True, help="As JSON, without the diff.")
 @click.option("--full", is_flag=True, help=f"The whole diff, not its first {DIFF_LINES} lines.")
 def command(run: str, as_json: bool, full: bool) -> None:

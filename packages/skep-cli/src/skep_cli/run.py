@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
 import sys
@@ -11,11 +12,12 @@ from typing import Any
 
 import click
 import msgspec
+from skep_policy.boundary import Boundary
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
 
-from . import policies, presets, repository, workers
+from . import completion, policies, presets, repository, workers
 from .bounds import PolicyBounds
 from .endpoints import shut
 from .errors import CannotRun, SkepError, UsageError
@@ -23,9 +25,10 @@ from .flags import Flags
 from .hostgit import find_git
 from .interrupts import Ending, Interrupts
 from .options import collect, here, policy_flags
-from .order import Kind, Order
+from .order import Kind, Order, Place
 from .pipeline import TIMED_OUT, Pipeline
 from .record import Mode, Run, one_json
+from .reportfile import Before, ReportFile
 from .state import RunFolder, Runs, gather
 from .status import Status
 from .told import egress_lines
@@ -41,6 +44,7 @@ LEFT_BEHIND = ("__pycache__/",)
 @click.option(
     "--worker",
     metavar="PRESET|'CMD {task}'",
+    shell_complete=completion.workers,
     help="A preset (`skep workers`), or a command in which {task} is replaced by TASK.",
 )
 @click.option(
@@ -82,37 +86,49 @@ def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: Kind, *
     interrupts = Interrupts()
     interrupts.install()
     status = Status(quiet=quiet, output=2 if as_json else 1)
+    before = Before(flags.report)
     try:
         with interrupts.breakable():
             order, bounds, runs = prepared(repo, task, flags, status=status, workspace=workspace, **values)
+        report = opened(flags.report, bounds.boundary(Place(order.root), ()))
         run, folder = Pipeline(order, bounds, runs, status, interrupts).go()
     except Ending as error:
+        before.remove_unwritten()
         raise SkepError("interrupted; the worker never ran", exit_code=error.exit_code) from None
+    except BaseException:
+        before.remove_unwritten()
+        raise
     finally:
         status.close()
     document = run.document(folder)
-    if flags.report is not None:
-        try:
-            write_report(flags.report, one_json(document) + "\n")
-        except OSError as error:
-            told = f"--report {flags.report}: {error.strerror}; the run is kept: skep review {run.id}"
-            raise CannotRun(told) from None
     if as_json:
         sys.stdout.write(one_json(document) + "\n")
     else:
         _tell(run, folder, status)
     sys.stdout.flush()
     interrupts.ignore()
+    if report is not None:
+        try:
+            report.write((one_json(document) + "\n").encode())
+        except OSError as error:  # what stands there may be the worker's
+            told = f"--report {flags.report}: {error.strerror}; the run is kept: skep review {run.id}"
+            raise CannotRun(told) from None
     sys.exit(exit_code(run))
 
 
-def write_report(path: str, text: str) -> None:
-    """The text is in the file; a link that an earlier worker may have left there is not followed. Raises OSError."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOCTTY
-    if not path.startswith("/dev/"):
-        flags |= os.O_NOFOLLOW
-    with open(os.open(path, flags, 0o666), "w") as file:
-        file.write(text)
+def opened(path: str | None, boundary: Boundary) -> ReportFile | None:
+    """The file of --report, before anything has run. A link that an earlier worker may have left there is not followed.
+    Raises CannotRun.
+    """
+    if path is None:
+        return None
+    full = os.path.join(os.getcwd(), path)
+    try:
+        if os.path.islink(full) and not full.startswith("/dev/"):
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), full)
+        return ReportFile(full, boundary)
+    except OSError as error:
+        raise CannotRun(f"--report {path}: {error.strerror}: name a file that can be written") from None
 
 
 def exit_code(run: Run) -> int:
@@ -151,6 +167,7 @@ def prepared(
         if worker is None and flags.preset is None and configured is not None:
             flags.preset = configured
             effective = policies.effective(flags, facts=facts, project=root, own_command=True)
+        runs = state_outside(Runs(Path(facts.state_dir)), root)
         words = worker_words(worker, effective, facts)
         preset = presets.load(flags.preset, facts) if flags.preset else None
         verify_words, verify_text = verify_command(verify, effective)
@@ -187,7 +204,7 @@ def prepared(
         status.warn(line)
     if mode == "workspace":
         status.warn("execution mode workspace: nothing is enforced, the worker can do whatever you can")
-    return order, bounds, Runs(Path(facts.state_dir))
+    return order, bounds, runs
 
 
 def verify_command(given: str | None, effective: Effective) -> tuple[list[str] | None, str | None]:
@@ -219,6 +236,17 @@ def folder_of(repo: str) -> str:
     if real == "/":
         raise UsageError("REPO is /: name the folder the worker shall work on")
     return real
+
+
+def state_outside(runs: Runs, root: str) -> Runs:
+    """The runs. Raises CannotRun when they are kept inside the tree, where a worker works."""
+    real = os.path.realpath(runs.root)
+    if real == root or real.startswith(root.rstrip("/") + "/"):
+        raise CannotRun(
+            f"the state folder {real} is inside {root}, which the worker gets, and records are kept out of its reach:"
+            " set XDG_STATE_HOME to a folder outside"
+        )
+    return runs
 
 
 def worker_words(given: str | None, effective: Effective, facts: Facts) -> list[str]:
