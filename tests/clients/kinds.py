@@ -1,6 +1,6 @@
 """Real clients: what each is called, what it needs, and the shell words with which it prints the marker of an origin.
 
-In `script`: {host}, {http}, {https}, {postgres}, {lines} and {ssh} (ports), {files} (a folder with ca.pem, keys and
+In `script`: {host}, {http}, {https}, {database}, {lines} and {ssh} (ports), {files} (a folder with ca.pem, keys and
 programs), {python} (ours, with the libraries of the dev group), {user}.
 """
 
@@ -150,9 +150,19 @@ CLIENTS = (
         ("javac", "java", "keytool"),
         "java --version",
     ),
+    Client("Go net/http", "{files}/get_go " + FETCH, ("go",), "go version"),
+    Client(
+        "go mod download",
+        "export GOPATH=$PWD/go GOPROXY=https://{host}:{https}/go GONOSUMDB='*' GOFLAGS=-modcacherw && "
+        "mkdir -p m && cd m && printf 'module m\\nrequire skepling.test v1.0.0\\n' >go.mod && "
+        "go mod download skepling.test && cat $GOPATH/pkg/mod/skepling.test@v1.0.0/hello.go",
+        ("go",),
+        "go version",
+    ),
     Client(
         "psql",
-        "psql -At -c 'select 1' 'host={host} port={postgres} user=u dbname=d sslmode=disable'",
+        "psql -At -c 'select marker from skepling' "
+        "'host={host} port={database} user=u dbname=postgres sslmode=disable'",
         ("psql",),
         "psql --version",
         "no",
@@ -218,6 +228,14 @@ fn main() {
     print!("{}", text);
 }
 """,
+    "get.go": """package main
+import ("io"; "net/http"; "os")
+func main() {
+    answer, err := http.Get(os.Args[1])
+    if err != nil { panic(err) }
+    if _, err = io.Copy(os.Stdout, answer.Body); err != nil { panic(err) }
+}
+""",
     "lines.go": """package main
 import ("fmt"; "io"; "net"; "os")
 func main() {
@@ -234,7 +252,7 @@ func main() {
 COMPILERS = {
     "gcc": "gcc -o lines_c lines.c",
     "rustc": "rustc -o lines_rust lines.rs",
-    "go": "go build -o lines_go lines.go",
+    "go": "go build -o lines_go lines.go && go build -o get_go get.go",
     "javac": "javac Get.java",
     "keytool": "keytool -importcert -noprompt -alias ca -file ca.pem -keystore trust.p12 -storetype PKCS12 "
     "-storepass changeit",

@@ -29,6 +29,9 @@ from typing import NamedTuple
 
 import trustme
 
+from .database import found as installed
+from .database import postgres as real_postgres
+
 GOOD, BAD = "good.test", "bad.test"
 MARKER = "marker of the origin"
 SSHD = shutil.which("sshd", path="/usr/sbin:/usr/local/sbin:/sbin:" + os.defpath)
@@ -43,6 +46,8 @@ class Ports(NamedTuple):
     lines: int
     ssh: int
     """Nothing listens there when the machine has no sshd."""
+    database: int
+    """PostgreSQL's own server, or `postgres` where that is not installed."""
 
 
 class Web(http.server.SimpleHTTPRequestHandler):
@@ -152,7 +157,10 @@ def everything(folder: Path) -> Generator[Ports]:
         http = stack.enter_context(serving(web))
         postgres, lines = (stack.enter_context(serving(handler)) for handler in (Postgres, Lines))
         fill(folder, https)
-        yield Ports(http, https, postgres, lines, stack.enter_context(secure_shell(folder)))
+        database = postgres
+        if installed() is not None:
+            stack.enter_context(real_postgres(database := free_port(), MARKER))
+        yield Ports(http, https, postgres, lines, stack.enter_context(secure_shell(folder)), database)
 
 
 def fill(folder: Path, port: int) -> None:
@@ -163,6 +171,7 @@ def fill(folder: Path, port: int) -> None:
     python_index(web / "simple/skepling")
     npm_registry(web, f"https://{GOOD}:{port}/npm-files")
     apt_repository(web / "apt")
+    go_modules(web / "go/skepling.test/@v")
     work = folder / "work"
     work.mkdir()
     (work / "hello").write_text(MARKER + "\n")
@@ -212,6 +221,16 @@ def apt_repository(folder: Path) -> None:
     fields = ("Package: skepling", "Version: 1.0", "Architecture: all", "Maintainer: t <t@example.com>")
     more = ("Filename: ./skepling.deb", "Size: 1", f"SHA256: {'0' * 64}", f"Description: {MARKER}")
     (folder / "Packages").write_text("\n".join((*fields, *more)) + "\n\n")
+
+
+def go_modules(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    (folder / "list").write_text("v1.0.0\n")
+    (folder / "v1.0.0.info").write_text('{"Version": "v1.0.0", "Time": "2020-01-01T00:00:00Z"}')
+    (folder / "v1.0.0.mod").write_text("module skepling.test\n")
+    with zipfile.ZipFile(folder / "v1.0.0.zip", "w") as archive:
+        archive.writestr("skepling.test@v1.0.0/go.mod", "module skepling.test\n")
+        archive.writestr("skepling.test@v1.0.0/hello.go", f"package skepling // {MARKER}\n")
 
 
 @contextmanager

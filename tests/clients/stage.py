@@ -85,7 +85,7 @@ class Stage:
         self.workspace = self.home / "work"
         for folder in (self.files, self.home, self.workspace):
             folder.mkdir()
-        self.ports = Ports(0, 0, 0, 0, 0)
+        self.ports = Ports(0, 0, 0, 0, 0, 0)
         self.python = PYTHON if not sys.prefix.startswith(("/tmp/", "/var/tmp/")) else copied_environment(base)
 
     def prepare(self) -> None:

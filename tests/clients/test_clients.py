@@ -87,6 +87,9 @@ to another is refused by the kernel inside, at once, and is not in the report.
 Everywhere: npm asks a second and a third time after 1 and 5 seconds (its own 10 and 60 are lowered),
 pip and uv for up to ten seconds; nothing that is denied is retried for minutes.
 
+psql speaks to PostgreSQL's own server where one is installed, as in CI, else to a small one of the tests' own. Go is
+told of the test's registry by `GOPROXY`; the sum database is left out by `GONOSUMDB`.
+
 Certificates: what a private authority signs needs its file where the client looks, for most one of `SSL_CERT_FILE`,
 `CURL_CA_BUNDLE`, `REQUESTS_CA_BUNDLE`, `NODE_EXTRA_CA_CERTS` and `GIT_SSL_CAINFO` (`[env] pass` or `set`). skep
 decrypts nothing and brings no authority of its own.
