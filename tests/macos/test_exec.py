@@ -135,6 +135,19 @@ def test_the_workers_output_to_a_file_passes_no_descriptor_of_the_file(machine: 
     assert out.read_text().splitlines() == ["words", "fifo", "fifo", "fifo"]
 
 
+def test_a_pipe_is_the_commands_own_standard_input(machine: Machine) -> None:
+    done = subprocess.run(
+        machine.argv("exec", "--", "sh", "-c", "cat; cat >&2"),
+        cwd=machine.work,
+        env=machine.environ(),
+        input="words\n",
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "words\n", "")
+
+
 def test_the_wall_limit_is_124(machine: Machine) -> None:
     done, _ = machine.exec("sleep 60", "--wall", "1s")
     assert done.returncode == 124 and "wall limit" in done.stderr

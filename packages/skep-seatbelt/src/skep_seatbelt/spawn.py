@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import secrets
 import shutil
@@ -213,20 +214,22 @@ def spawn(
         own_control, its_control = socket.socketpair()
         own_lifeline, its_lifeline = socket.socketpair()
         diagnostics, its_diagnostics = os.pipe()
-        # The worker's own 2 travels beside: what sandbox-exec says must not stand among the worker's words.
-        kept += [its_control.detach(), its_lifeline.detach(), os.dup(stderr), its_diagnostics]
+        # The worker's own 2 travels beside: what sandbox-exec says must not stand among the worker's words. They are
+        # copies, since 0, 1 and 2 are the guardian's own there.
+        kept += [its_control.detach(), its_lifeline.detach(), _above(stderr), its_diagnostics]
+        kept += [_above(stdin), _above(stdout), *(() if user is None else (_above(user),))]
         fills = {f"{{path:{PROFILE}}}": path, f"{{fd:{CONTROL}}}": str(kept[0])}
         plan = _plan(
             argv=[_fill(word, fills) for word in launch.argv],
             keep=[kept[0], kept[2]],
-            stdin=[stdin],
-            stdout=[stdout],
+            stdin=[kept[4]],
+            stdout=[kept[5]],
             stderr=[its_diagnostics],
             terminal=[] if terminal is None else [terminal],
             marker=[MARKER + tag],
             wall=[] if wall is None else [wall],
             remove=[place, *remove],
-            user=[] if user is None else [user],
+            user=kept[6:],
             modes=[] if user is None else [_modes(user)],
             log=[] if log is None else list(log[0]),
             log_output=[] if log is None else [log[1]],
@@ -234,7 +237,7 @@ def spawn(
         program = os.path.join(os.path.dirname(__file__), "guardian.py")
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", program, str(kept[1]), str(len(plan))],
-            pass_fds=(*kept, stdin, stdout, *(fd for fd in (terminal, user, log and log[1]) if fd is not None)),
+            pass_fds=(*kept, *(fd for fd in (terminal, log and log[1]) if fd is not None)),
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             env={},
@@ -270,6 +273,11 @@ def _drain(fd: int) -> str:
         pass
     os.close(fd)
     return text.decode(errors="replace")
+
+
+def _above(fd: int) -> int:
+    """A copy of the descriptor that is none of 0, 1 and 2."""
+    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
 
 
 def _modes(terminal: int) -> str:
