@@ -105,3 +105,25 @@ def test_system_v_shared_memory_of_the_host_is_not_there(worker: Worker) -> None
         assert worker.run(PYTHON, "-c", SEGMENT, key, create).stdout.strip() != "-1"
     finally:
         subprocess.run(["ipcrm", "-m", made], check=True)
+
+
+@pytest.mark.guarantee("daemon-sockets")
+@pytest.mark.parametrize("how", ["through a descriptor", "moved since"])
+def test_a_socket_whose_name_tells_nothing_is_covered(worker: Worker, how: str) -> None:
+    folder = worker.outside / "own"
+    folder.mkdir()
+    held = os.open(folder, os.O_PATH)
+    connect = f"socket.socket(socket.AF_UNIX).connect({str(folder / 's')!r})"
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            if how == "moved since":
+                server.bind(str(worker.home / "bound"))
+                (worker.home / "bound").rename(folder / "s")
+            else:
+                server.bind(f"/proc/self/fd/{held}/s")
+            server.listen()
+            assert worker.unconfined(connect) == "ok"
+            assert worker.attempt(connect) == worker.unreachable
+            assert worker.attempt(connect, "--socket", str(folder / "s")) == "ok"
+    finally:
+        os.close(held)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import grp
 import os
+import shutil
 import socket
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -59,12 +62,12 @@ def test_the_census_of_this_host_finds_sockets_however_they_were_bound(tmp_path:
         try:
             relative.bind("relative")
             relative.listen()
-            found = census()
+            found = census().sockets
         finally:
             os.chdir(here)
         assert {folder + "/absolute", folder + "/relative"} <= set(found)
     os.unlink(folder + "/absolute")
-    assert folder + "/absolute" not in census()
+    assert folder + "/absolute" not in census().sockets
 
 
 def test_a_socket_that_was_renamed_since_it_was_bound_is_found(tmp_path: Path) -> None:
@@ -73,7 +76,54 @@ def test_a_socket_that_was_renamed_since_it_was_bound_is_found(tmp_path: Path) -
         server.bind(folder + "/new")
         server.listen()
         os.rename(folder + "/new", folder + "/live")
-        assert folder + "/live" in census()
+        assert folder + "/live" in census().sockets
+
+
+@pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
+def test_a_socket_bound_through_a_descriptor_is_found_by_its_inode(tmp_path: Path, kind: int) -> None:
+    folder = Path(os.path.realpath(tmp_path)) / "own"
+    (folder / "deeper").mkdir(parents=True)
+    fd = os.open(folder, os.O_PATH)
+    try:
+        with socket.socket(socket.AF_UNIX, kind) as near, socket.socket(socket.AF_UNIX, kind) as far:
+            for server, name in ((near, "s"), (far, "deeper/s")):
+                server.bind(f"/proc/self/fd/{fd}/{name}")
+                if kind != socket.SOCK_DGRAM:
+                    server.listen()
+            found = census(HostFacts.gather().mounts)
+            assert {str(folder / "s"), str(folder / "deeper/s")} <= set(found.sockets)
+    finally:
+        os.close(fd)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder that no process is in and that is not below /tmp."""
+    folder = Path(tempfile.mkdtemp(prefix=".skep-host-", dir=Path.home()))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_a_socket_that_was_moved_is_found_or_told_of(elsewhere: Path) -> None:
+    (elsewhere / "a/b").mkdir(parents=True)
+    (elsewhere / "x/y/z").mkdir(parents=True)
+    mounts = HostFacts.gather().mounts
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(elsewhere / "a/b/s"))
+        server.listen()
+        (elsewhere / "a/b/s").rename(elsewhere / "a/moved")
+        found = census(mounts)
+        assert str(elsewhere / "a/moved") in found.sockets
+        assert str(elsewhere / "a/b/s") not in found.lost
+        (elsewhere / "a/moved").rename(elsewhere / "x/y/z/s")
+        assert str(elsewhere / "a/b/s") in census(mounts).lost
+        fd = os.open(elsewhere / "x/y/z", os.O_PATH)
+        try:
+            assert str(elsewhere / "x/y/z/s") in census(mounts).sockets
+        finally:
+            os.close(fd)
+        (elsewhere / "x/y/z/s").unlink()
+    assert str(elsewhere / "a/b/s") not in census(mounts).lost
 
 
 LISTEN = "import socket; s = socket.socket(socket.AF_UNIX); s.bind('/mnt/s'); s.listen(); print(flush=True); input()"
@@ -88,7 +138,7 @@ def test_a_socket_bound_in_another_mount_namespace_is_found_where_it_is_here(tmp
         assert daemon.stdout is not None
         if not daemon.stdout.readline() and not os.environ.get("SKEP_SANDBOX_MUST_WORK"):
             pytest.skip("no user namespaces here")
-        assert folder + "/s" in census(HostFacts.gather().mounts)
+        assert folder + "/s" in census(HostFacts.gather().mounts).sockets
         daemon.communicate(b"\n")
 
 
@@ -102,7 +152,7 @@ def test_a_socket_bound_in_another_root_is_found_where_it_is_here(tmp_path: Path
         stdout=subprocess.PIPE,
     ) as daemon:
         assert daemon.stdout is not None and daemon.stdout.readline()
-        assert folder + "/mnt/s" in census()
+        assert folder + "/mnt/s" in census().sockets
         daemon.communicate(b"\n")
 
 

@@ -60,8 +60,9 @@ class HostFacts(Value):
     `links` are top-level links such as `/bin -> usr/bin`; `run_kept`, `root_files` and `root_folders` the entries of
     RUN_KEPT, ROOT_FILES and ROOT_FOLDERS that exist; `private` the real folders of PRIVATE; `resolv_conf` and `hosts`
     are those files with links resolved, None when absent. `ssh` has the content of ssh's included system files, by path
-    with links resolved. `pipes` are named pipes that somebody has open. `devices` are the device numbers (st_dev) of
-    DEVICE_FOLDERS and PRIVATE. `machine` is `uname -m`.
+    with links resolved.
+    `pipes` are named pipes that somebody has open, `lost` names of sockets that could not be found. `devices` are the
+    device numbers (st_dev) of DEVICE_FOLDERS and PRIVATE. `machine` is `uname -m`.
     """
 
     interpreter: str
@@ -82,6 +83,7 @@ class HostFacts(Value):
     code: tuple[str, ...] = ()
     ssh: dict[str, bytes] = {}
     pipes: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     devices: tuple[int, ...] = ()
 
     @classmethod
@@ -90,6 +92,7 @@ class HostFacts(Value):
         uname = os.uname()
         with open("/proc/self/mountinfo", errors="surrogateescape", newline="\n") as table:
             mounts = parse(table.read())
+        found = census(mounts)
         own: dict[str, str] = {}
         for name in NAMESPACES:
             try:
@@ -104,7 +107,8 @@ class HostFacts(Value):
             machine=uname.machine,
             hostname=uname.nodename,
             namespaces=own,
-            sockets=tuple(census(mounts)),
+            sockets=found.sockets,
+            lost=found.lost,
             pipes=tuple(pipes()),
             run_kept=tuple(path for path in RUN_KEPT if os.path.exists(path)),
             links={f"/{name}": os.readlink(f"/{name}") for name in os.listdir("/") if os.path.islink(f"/{name}")},

@@ -7,16 +7,20 @@ The kernel lists those of one network namespace, under the names they were bound
 - names bound in another root or mount namespace (a container's, on a volume that is a folder here; a chroot's), looked
   for where they lie in this one;
 - names that are gone: daemons bind under a name of their own and rename, so every socket of such a folder counts;
+- names that say nothing (`/proc/self/fd/7/s`) or were left for another folder: the kernel tells the file of such a
+  socket, which is looked for in the folders that processes are in or have open, and beside the other sockets;
 - sockets mounted into this file system one by one, which need not be in any table here (a container's `docker.sock`).
 
-What stays open: a socket that a daemon binds outside of `/run`, `/tmp` and `/var/tmp` after the launch, or that was
-moved to another folder since it was bound.
+What stays open: a socket that a daemon binds outside of `/run`, `/tmp` and `/var/tmp` after the launch, and one that is
+in none of those places; of such a one the name is told (`lost`).
 """
 
 from __future__ import annotations
 
 import os
 import stat
+
+from skep_policy.value import Value
 
 from .mountinfo import Mount, parse, single_files, translated
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 LISTENING = 0x00010000  # __SO_ACCEPTCON
 SOCK_DGRAM = 2
 MAX_TABLE = 16 << 20
+MASKED = ("/run/", "/var/run/", "/tmp/", "/var/tmp/", "/dev/shm/")
+"""Below these nothing of the host's is seen inside. Services have folders of their own there; none need be found."""
 
 
 def parse_census(table: str) -> list[str]:
@@ -44,8 +50,16 @@ def parse_census(table: str) -> list[str]:
     return sorted(found)
 
 
-def census(mounts: Sequence[Mount] = ()) -> list[str]:
-    """Host sockets that exist at their path now, with links resolved. Sorted, each once."""
+class Census(Value):
+    """`sockets` exist at their path now, with links resolved, each once; `lost` are names of sockets that were removed
+    or are somewhere else, in a file system that can be seen here. Both sorted.
+    """
+
+    sockets: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
+def census(mounts: Sequence[Mount] = ()) -> Census:
     tables, views = look_around()
     names = {name for table in tables.values() for name in table}
     relative = [name for name in names if not name.startswith("/")]
@@ -55,7 +69,40 @@ def census(mounts: Sequence[Mount] = ()) -> list[str]:
     places += [place for pid, net in views for place in seen_by(pid, tables[net], mounts)]
     places += neighbours([place for place in places if not os.path.lexists(place)])
     places += single_files(mounts)
-    return sorted(set(existing(places)))
+    real = existing(places)
+    found = set(real.values())
+    gone = [name for name in names if name not in real and not any(path.endswith(f"/{name}") for path in found)]
+    lost: set[str] = set()
+    if any(not name.startswith(MASKED) for name in gone):
+        from . import sockdiag
+
+        missing = sockdiag.files_of(gone)
+        for path in found:
+            missing.pop(sockdiag.file_of(path), None)
+        located = sockdiag.find(missing, _around(missing.values(), found)) if missing else {}
+        found |= set(existing(located.values()).values())
+        seen = {mount.device for mount in mounts}
+        lost = {
+            name
+            for file, name in missing.items()
+            if file not in located and not name.startswith(MASKED) and sockdiag.device_of(file) in seen
+        }
+    return Census(tuple(sorted(found)), tuple(sorted(lost)))
+
+
+def _around(names: Iterable[str], found: Iterable[str]) -> set[str]:
+    """Folders in which a socket may be that is not where its name says."""
+    from .sockdiag import open_folders
+
+    folders = open_folders(processes())
+    for name in names:
+        parts = name.split("/")
+        if name.startswith("/proc/") and "fd" in parts:  # /proc/PID/fd/N/sub/s
+            inner = "/".join(parts[parts.index("fd") + 2 : -1])
+            folders |= {os.path.join(folder, inner) for folder in list(folders)} if inner else set()
+        else:
+            folders |= {os.path.dirname(name), os.path.dirname(os.path.dirname(name))}
+    return folders | {os.path.dirname(path) for path in found}
 
 
 def look_around() -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
@@ -130,14 +177,17 @@ def neighbours(gone: Iterable[str]) -> Iterator[str]:
             continue
 
 
-def existing(places: Iterable[str]) -> Iterator[str]:
+def existing(places: Iterable[str]) -> dict[str, str]:
+    """Place -> itself with links resolved, of those that are sockets."""
+    found: dict[str, str] = {}
     for path in places:
         real = os.path.realpath(path)
         try:
             if stat.S_ISSOCK(os.lstat(real).st_mode):
-                yield real
+                found[path] = real
         except OSError:
             continue
+    return found
 
 
 def read_table(path: str) -> str:

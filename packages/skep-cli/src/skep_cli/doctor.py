@@ -117,6 +117,8 @@ def _masked_sockets(boundary: Boundary) -> list[dict[str, str]]:
         else:
             by = "covered by /dev/null" if found == "/dev/null" else "its folder is the worker's own, or hidden"
             rows.append({"path": path, "status": "masked", "by": by})
+    gone = "removed, or somewhere else and reachable there; --strict lets no Unix socket be made"
+    rows += [{"path": name, "status": "NOT FOUND", "by": gone} for name in host.lost]
     return rows
 
 
