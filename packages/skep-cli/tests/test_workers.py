@@ -104,6 +104,44 @@ def test_in_place_too_an_agent_finds_a_copy_of_its_state_and_only_when_asked_for
     assert used.returncode == 127 and "'codex'" in used.stderr
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_login_that_is_renewed_inside_is_told_of_and_never_taken_back(state: Path, repo: Path, moved: bool) -> None:
+    home = state / "home"
+    own = home / ".config/skep/workers"
+    own.mkdir(parents=True)
+    folder = state / "elsewhere" if moved else home / ".mine"
+    beside = (folder if moved else home) / ".mine.json"
+    folder.mkdir()
+    (folder / "login").write_text("old\n")
+    beside.write_text("first start\n")
+    (own / "mine.toml").write_text(
+        '[preset]\nprograms = ["sh"]\n[preset.state."~/.mine"]\nvariable = "MINE"\nkeep = ["login"]\n'
+        'beside = [".mine.json"]\nlogin = ["login"]\n[worker]\ncommand = ["sh", "-ec", "{task}"]\n'
+    )
+    env = {"MINE": str(folder)} if moved else {}
+    reads = "cat $MINE/login $MINE/.mine.json"
+    writes = f"{reads}; echo new > $MINE/login; echo new > $MINE/.mine.json"
+
+    def through(words: tuple[str, ...], script: str) -> tuple[str, str]:
+        if words[0] == "exec":
+            done = skep(state, *words, "--", "sh", "-ec", script, env=env, cwd=repo)
+            if done.returncode == 125 and not os.environ.get("SKEP_SANDBOX_MUST_WORK"):
+                pytest.skip(done.stderr.strip())
+            return done.stdout, done.stderr
+        done = skep(state, *words, script, "--json", "--worker", "mine", env=env)
+        told = document(done)
+        findings = [f"{found['path']}: {found['detail']}" for found in told["findings"] if found["kind"] == "login"]
+        return Path(told["audit"], "worker.log").read_text(), "".join(findings)
+
+    for words in (("exec", "--preset", "mine"), ("run", str(repo))):
+        said, told = through(words, reads)
+        assert said == "old\nfirst start\n" and "renewed" not in told
+        for script in (writes, f"{reads}; rm $MINE/login; mkfifo $MINE/login"):
+            said, told = through(words, script)
+            assert said == "old\nfirst start\n" and f"{folder / 'login'}: the agent renewed its login" in told
+        assert (folder / "login").read_text() == "old\n" and beside.read_text() == "first start\n"
+
+
 def test_an_agents_endpoint_that_is_not_allowed_is_told_of_before_it_tries_for_minutes(state: Path, repo: Path) -> None:
     own = state / "home/.config/skep/workers"
     own.mkdir(parents=True)

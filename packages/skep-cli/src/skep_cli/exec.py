@@ -65,7 +65,8 @@ def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
         return complain(f"{error.filename}: {error.strerror}")
     finally:
         if copies is not None:
-            copies.remove()
+            for line in copies.remove():
+                complain(line)
         before.remove_unwritten()
 
 

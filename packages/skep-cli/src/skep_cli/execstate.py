@@ -26,10 +26,14 @@ class Copies:
             if not _lives(left.name):
                 remove(left)
         self._folder = kept / str(os.getpid())
-        self.variables = agentstate.lay_out(preset.head.state, self._folder, home=facts.home)
+        self._laid = agentstate.lay_out(agentstate.owned(preset.head.state, facts), self._folder)
+        self.variables = self._laid.variables
 
-    def remove(self) -> None:
+    def remove(self) -> list[str]:
+        """Returns a line for each login that was renewed inside, which is lost."""
+        lines = [f"{source}: {agentstate.RENEWED}" for source in agentstate.renewed(self._laid)]
         remove(self._folder)
+        return lines
 
 
 def _lives(name: str) -> bool:

@@ -12,7 +12,7 @@ from skep_policy.boundary import Overlay
 from skep_policy.events import EgressEvent
 from skep_policy.report import Egress, Finding
 
-from .presets import State
+from .agentstate import Own
 from .record import Mode
 from .repository import Repository
 from .state import RunFolder
@@ -52,8 +52,8 @@ class Order(msgspec.Struct, frozen=True):
     notes: list[str]
     version: str
     workspace: Kind = "auto"
-    state: dict[str, State] = msgspec.field(default_factory=dict[str, State])
-    home: str = ""
+    state: tuple[Own, ...] = ()
+    """What the worker finds of its own."""
     ignore: tuple[str, ...] = ()
     """Patterns of files that are the worker's own and no part of a patch."""
 

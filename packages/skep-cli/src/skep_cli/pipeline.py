@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
-from skep_policy.report import limit_words
+from skep_policy.report import Finding, limit_words
 
 from . import agentstate, overlayspace, patch, verify
 from .audit import Log, dump, now
@@ -54,6 +54,7 @@ class Pipeline:
         self._kill: Callable[[], None] | None = None
         self._started = False
         self._stopped = False
+        self._laid = agentstate.Laid()
 
     def go(self) -> tuple[Run, RunFolder]:
         """The sealed record of the run. Raises CannotRun, Ending when the worker never ran; nothing is left of the run
@@ -123,8 +124,8 @@ class Pipeline:
         self._status.phase("preparing")
         self._place = self._space.prepare(lambda text: self._status.say(f"run {run.id}: {text}"))
         if order.state:
-            own = agentstate.lay_out(order.state, folder.agent, home=order.home)
-            self._place = msgspec.structs.replace(self._place, own=own)
+            self._laid = agentstate.lay_out(order.state, folder.agent)
+            self._place = msgspec.structs.replace(self._place, own=self._laid.variables)
         if self._space.before:
             self._baseline(log, run, self._space.before)
         self._put("policy.json", self._bounds.policy())
@@ -238,6 +239,7 @@ class Pipeline:
                 run.exit_code = CannotRun.exit_code
                 raise SkepError(why or "the worker came to no end")
             _take_over(run, outcome)
+            run.findings += [Finding("login", path, agentstate.RENEWED) for path in agentstate.renewed(self._laid)]
             run.layers = {**run.layers, "overlay": self._layer}
             if self._failure:
                 raise self._failure

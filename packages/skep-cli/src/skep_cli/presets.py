@@ -22,12 +22,15 @@ SCRATCH = "/tmp/.cache"
 
 class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A folder of the agent's own. Each run gets a folder with copies of what is in `keep`, and `variable` names it;
-    with `inside`, the copies stand in a folder of that name in it.
+    with `inside`, the copies stand in a folder of that name in it. `beside` are files that the agent has next to its
+    folder where the variable is not set, and in it where it is. `login` are those it renews by itself.
     """
 
     variable: str
     keep: tuple[str, ...]
     inside: str = ""
+    beside: tuple[str, ...] = ()
+    login: tuple[str, ...] = ()
 
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

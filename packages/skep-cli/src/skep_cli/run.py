@@ -17,7 +17,7 @@ from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
 
-from . import completion, policies, presets, repository, workers
+from . import agentstate, completion, policies, presets, repository, workers
 from .bounds import PolicyBounds
 from .endpoints import shut
 from .errors import CannotRun, SkepError, UsageError
@@ -189,9 +189,8 @@ def prepared(
             notes=policies.withheld_lines(effective, root) + (shut(preset, effective, facts) if preset else []),
             version=version("skep-cli"),
             workspace=workspace,
-            state=preset.head.state if preset else {},
+            state=agentstate.owned(preset.head.state, facts) if preset else (),
             ignore=(*LEFT_BEHIND, *(preset.head.ignore if preset else ())),
-            home=facts.home,
         )
         bounds = PolicyBounds(order, effective, facts, strict=flags.strict, host=here())
     except PolicyError as error:

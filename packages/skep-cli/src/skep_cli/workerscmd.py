@@ -44,7 +44,9 @@ def command(name: str | None, as_json: bool) -> None:
 def document(preset: Preset, facts: Facts) -> dict[str, Any]:
     """One preset for scripts."""
     policy = preset.policy
-    state = {path: {"variable": own.variable, "keep": list(own.keep)} for path, own in preset.head.state.items()}
+    state = {
+        path: {"variable": own.variable, "keep": [*own.keep, *own.beside]} for path, own in preset.head.state.items()
+    }
     return {
         "name": preset.name,
         "source": preset.source,
@@ -66,4 +68,6 @@ def _tell(preset: Preset, facts: Facts, page: Page) -> None:
     page.line(f"  is told   {', '.join((*policy.env.pass_, *policy.env.set)) or 'nothing'}")
     for path, state in preset.head.state.items():
         page.line(f"  copies    {path}: {', '.join(state.keep)}")
+        if state.beside:
+            page.line(f"            {path.rpartition('/')[0]}: {', '.join(state.beside)}")
     page.line(f"  sandbox   of its own: {preset.head.nested}")
