@@ -12,6 +12,7 @@ import struct
 import sys
 import termios
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 SKEP = str(Path(sys.executable).with_name("skep"))
@@ -22,13 +23,21 @@ PATIENCE = 30.0
 class Terminal:
     """A program on a pseudo terminal of its own, typed at and read from outside."""
 
-    def __init__(self, argv: list[str], folder: Path, size: tuple[int, int] = (24, 80), term: str = "dumb") -> None:
+    def __init__(
+        self,
+        argv: list[str],
+        folder: Path,
+        size: tuple[int, int] = (24, 80),
+        term: str = "dumb",
+        more: Mapping[str, str] | None = None,
+    ) -> None:
         environ = {
             "PATH": os.environ["PATH"],
             "HOME": str(folder / "home"),
             "TERM": term,
             "PS1": "sh% ",
             "SKEP": SKEP,
+            **(more or {}),
         }
         self.pid, self.fd = pty.fork()
         if self.pid == 0:

@@ -221,6 +221,67 @@ def test_a_shell_inside_controls_jobs_of_its_own(bash: Terminal) -> None:
     bash.expect("code 6\n")
 
 
+FULL_SCREEN = """
+import os, signal, sys, termios, tty
+cooked = termios.tcgetattr(0)
+def begin():
+    tty.setraw(0)
+    os.write(1, b"\\x1b[?1049h\\x1b[38;2;255;100;0mup \\xe2\\x97\\x8f\\x1b[0m")
+def leave():
+    os.write(1, b"\\x1b[?1049l")
+    termios.tcsetattr(0, termios.TCSADRAIN, cooked)
+def resized(*_):
+    os.write(1, b"size %dx%d." % tuple(os.get_terminal_size()))
+signal.signal(signal.SIGWINCH, resized)
+begin()
+while True:
+    key = os.read(0, 64)
+    if key == b"q":
+        break
+    if key == b"\\x1a":
+        leave()
+        os.kill(0, signal.SIGTSTP)
+        begin()
+        continue
+    os.write(1, b"key " + key.hex().encode() + b".")
+leave()
+print("left")
+"""
+"""As agents and editors do: raw mode, another screen, keys one by one, Ctrl-Z by itself."""
+
+
+def test_a_full_screen_program_has_keys_colours_sizes_and_stops_and_goes_on_by_itself(
+    bash: Terminal, folder: Path
+) -> None:
+    (folder / "work/screen.py").write_text(FULL_SCREEN)
+    before = bash.modes()
+    bash.type('"$SKEP" exec -- python3 screen.py\n')
+    bash.expect("\x1b\\[38;2;255;100;0mup \u25cf")
+    assert not bash.modes() & (termios.ICANON | termios.ECHO | termios.ISIG)
+    for key in ("x", "\x1b[A", "\x03", "\x1c", "\u00e4", "\t", "\r"):
+        bash.type(key)
+        bash.expect(rf"key {key.encode().hex()}\.")
+    bash.resize(31, 97)
+    bash.expect(r"size 97x31\.")
+    for _ in range(2):
+        bash.type("\x1a")
+        bash.expect("Stopped")
+        bash.expect("sh% ")
+        bash.type("echo shell $((40 + 2))\n")
+        bash.expect("shell 42\n")
+        bash.resize(25, 60)
+        bash.type("fg\n")
+        bash.expect("up \u25cf")
+        bash.type("y")
+        bash.expect(r"key 79\.")
+    bash.type("q")
+    bash.expect("left\n")
+    bash.expect("sh% ")
+    bash.type("echo code $?\n")
+    bash.expect("code 0\n")
+    assert bash.modes() == before
+
+
 @pytest.mark.parametrize("end", ["wall", "kill"])
 def test_modes_and_the_terminal_come_back_when_the_worker_is_ended(bash: Terminal, end: str) -> None:
     before = bash.modes() & (termios.ICANON | termios.ECHO)
