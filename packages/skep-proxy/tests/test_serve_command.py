@@ -340,7 +340,7 @@ def test_systemd_is_told_and_its_socket_is_served(tmp_path: Path) -> None:
         (["--unix", "/nowhere/at/all", "--mode", "9"], 2, "octal"),
         (["--unix", "/nowhere/at/all"], 1, "/nowhere/at/all"),
         (["--config", "/nowhere"], 2, "/nowhere"),
-        (["--upstream", "socks5://x"], 2, "socks5"),
+        (["--upstream", "socks4://x"], 2, "socks5h://HOST:PORT"),
         (["--workers", "0"], 2, "at least 1"),
         (["--workers", "2", "--max-bytes-out", "1MiB"], 2, "per process"),
         (["--max-bytes-out", "many"], 2, "size"),

@@ -102,7 +102,7 @@ class Dialer:
         hop = self.upstream.hop(host, port, plain=plain)
         if hop is None:
             return self.attempt(host, port, verdict, rules, owner)
-        if plain:
+        if plain and hop.kind == "http":
             return self.attempt(hop.host, hop.port, verdict, None, owner, hop=hop)
         from .hop import HopTunnel  # only where there is an upstream proxy
 

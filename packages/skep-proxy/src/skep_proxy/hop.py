@@ -6,25 +6,21 @@ import socket
 
 from skep_policy import Verdict
 
-from . import http1
+from .ask import MAX_HEAD, Refused, ask
 from .dial import Attempt, Dialer, Failure, Owner
 from .loop import READ
 from .upstream import Hop
 
-MAX_HEAD = 16384
-"""Bytes of the upstream proxy's answer."""
-
 
 class HopTunnel:
-    """Dials the upstream proxy for an owner and sends CONNECT; the owner gets the socket when the tunnel stands."""
+    """Dials the upstream proxy for an owner and asks it; the owner gets the socket when the tunnel stands."""
 
-    __slots__ = ("_attempt", "_dialer", "_head", "_hop", "_owner", "_sock", "_where", "over")
+    __slots__ = ("_ask", "_attempt", "_dialer", "_hop", "_owner", "_sock", "over")
 
     def __init__(self, dialer: Dialer, hop: Hop, host: str, port: int, owner: Owner) -> None:
         self._dialer = dialer
         self._hop = hop
-        self._head = b""
-        self._where = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+        self._ask = ask(hop, host, port)
         self._owner = owner
         self._attempt: Attempt | None = None
         self._sock: socket.socket | None = None
@@ -45,9 +41,8 @@ class HopTunnel:
     def connected(self, upstream: socket.socket, hop: Hop | None) -> None:
         self._attempt = None
         self._sock = upstream
-        ask = b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (self._where, self._where, self._hop.field)
         try:
-            upstream.send(ask)
+            upstream.send(self._ask.first)
         except OSError as error:
             self._fail(f"hung up: {error.strerror}")
             return
@@ -64,32 +59,28 @@ class HopTunnel:
             return
         try:
             while True:
-                # Looked at first, so that not one byte of the tunnel behind the head is taken out of the socket.
+                # Looked at first, so that not one byte of the tunnel behind the answer is taken out of the socket.
                 seen = sock.recv(MAX_HEAD, socket.MSG_PEEK)
-                before = len(self._head)
-                end = http1.head_end(self._head + seen, before)
-                self._head += sock.recv(end - before if end >= 0 else len(seen))
-                if end >= 0 and len(self._head) <= MAX_HEAD:
-                    break
-                if not seen or len(self._head) > MAX_HEAD:
-                    self._fail("sent an endless answer" if seen else "hung up")
+                if not seen:
+                    self._fail("hung up")
                     return
-            response = http1.parse_response(self._head)
+                say = self._ask.feed(sock.recv(self._ask.wanted(seen)))
+                if say is None:
+                    break
+                if say:
+                    sock.send(say)
         except BlockingIOError:
             return
         except OSError as error:
             self._fail(f"hung up: {error.strerror}")
             return
-        except http1.BadMessage as bad:
-            self._fail(f"answered something that is not HTTP: {bad.problem}")
-            return
-        if not 200 <= response.status < 300:
-            self._fail(f"answered {response.status} {response.phrase.decode('latin-1')}".rstrip())
+        except Refused as refused:
+            self._fail(str(refused))
             return
         self._dialer.loop.unregister(sock.fileno())
         self._sock = None
         self.abort()
-        self._owner.connected(sock, self._hop)
+        self._owner.connected(sock, None)
 
     def _too_late(self) -> None:
         self._fail("did not answer in time", status=504)

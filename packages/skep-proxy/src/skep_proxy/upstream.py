@@ -1,12 +1,13 @@
-"""The operator's own way out: the HTTP proxies of `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, and what `NO_PROXY`
-exempts. Pure.
+"""The operator's own way out: the proxies of `HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, and what `NO_PROXY` exempts.
+Pure.
 
 - Tunnels go through `HTTPS_PROXY`, plain HTTP requests through `HTTP_PROXY`, either through `ALL_PROXY` when its own
   is unset. Lower-case names win; `HTTP_PROXY` is not believed where `REQUEST_METHOD` is set, since a CGI client can
   set it.
 - `NO_PROXY` is a list of names (each with what is below it), addresses, CIDR networks, each with or without a port;
   `*` exempts all. Names are not resolved for it. Loopback is always exempt.
-- Only `http://` proxies, with or without `user:password@` (sent as Basic, never seen by clients).
+- `http://`, `socks5://` and `socks5h://` proxies, with or without `user:password@`, never seen by clients. With
+  `socks5://` names are resolved by the proxy as well.
 
 What goes through an upstream proxy is resolved there, so its addresses cannot be checked here: rules and literal
 addresses are decided as ever, private addresses behind allowed names are the upstream proxy's to refuse.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from binascii import b2a_base64
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 from skep_policy import MalformedHost, canonical_host, is_address, parse_target
@@ -27,19 +29,30 @@ class UpstreamError(ValueError):
     """A proxy variable that cannot be used. The text never holds the password."""
 
 
+_KINDS: dict[str, tuple[Literal["http", "socks5"], int]] = {
+    "http": ("http", 80),
+    "socks5": ("socks5", 1080),
+    "socks5h": ("socks5", 1080),
+}
+"""By scheme: how it is spoken to, and its port where none is written."""
+
+
 class Hop(msgspec.Struct, frozen=True):
-    """One upstream proxy. `authorization` is the value of Proxy-Authorization."""
+    """One upstream proxy. `authorization` is the value of Proxy-Authorization, or the message with user and password
+    of RFC 1929.
+    """
 
     host: str
     port: int
     authorization: bytes | None = None
+    kind: Literal["http", "socks5"] = "http"
 
     def __repr__(self) -> str:
         return f"Hop({self.host}:{self.port})"
 
     @property
     def field(self) -> bytes:
-        """The header line for it, if any."""
+        """The header line for an HTTP proxy, if any."""
         return b"" if self.authorization is None else b"Proxy-Authorization: %b\r\n" % self.authorization
 
 
@@ -94,21 +107,30 @@ def parse_hop(text: str, *, source: str = "proxy") -> Hop:
     scheme, separator, rest = text.strip().partition("://")
     if not separator:
         scheme, rest = "http", text.strip()
-    if scheme.lower() != "http":
-        raise UpstreamError(f"{source}: {scheme}:// upstream proxies are not supported, only http://HOST:PORT")
+    kind, default_port = _KINDS.get(scheme.lower(), (None, 0))
+    if kind is None:
+        raise UpstreamError(
+            f"{source}: {scheme[:20]}:// upstream proxies are not supported; write http://HOST:PORT or "
+            f"socks5h://HOST:PORT, or unset {source} to go without"
+        )
     authority = rest.partition("/")[0]
     userinfo, at, address = authority.rpartition("@")
     try:
-        target = parse_target(address, default_port=80)
+        target = parse_target(address, default_port=default_port)
     except MalformedHost:
-        raise UpstreamError(f"{source}: no host in an upstream proxy URL; write http://HOST:PORT") from None
+        raise UpstreamError(f"{source}: no host in an upstream proxy URL; write {scheme}://HOST:PORT") from None
     if not at:
-        return Hop(target.host, target.port)
+        return Hop(target.host, target.port, kind=kind)
     from urllib.parse import unquote_to_bytes  # few have a password in a URL, and all would pay for the import
 
     user, _, password = userinfo.partition(":")
-    token = b2a_base64(unquote_to_bytes(user) + b":" + unquote_to_bytes(password), newline=False)
-    return Hop(target.host, target.port, b"Basic " + token)
+    shown = unquote_to_bytes(user), unquote_to_bytes(password)
+    if kind == "socks5":
+        if not all(0 < len(part) < 256 for part in shown):
+            raise UpstreamError(f"{source}: a SOCKS5 user and password have 1 to 255 bytes each")
+        message = b"\x01" + b"".join(bytes((len(part),)) + part for part in shown)
+        return Hop(target.host, target.port, message, kind)
+    return Hop(target.host, target.port, b"Basic " + b2a_base64(b":".join(shown), newline=False))
 
 
 def _variable(environ: Mapping[str, str], *names: str) -> Hop | None:
