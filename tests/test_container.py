@@ -12,11 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from skep_bwrap.find import find_bwrap
 from skep_netshim import SHIM
 from skep_policy.events import Decision, EgressEvent
 from skep_policy.rules import Rules
 from skep_proxy import Proxy
 
+from .readme import code_blocks
+
+ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.sandbox
 
 LOOPBACK_UP = """
@@ -76,3 +80,61 @@ def test_a_command_without_a_network_reaches_what_the_proxy_allows(tmp_path: Pat
         )
     assert done.stdout == "200 True\n403 False\n", done.stderr
     assert [event.verdict.allow for event in events if isinstance(event, Decision)] == [True, False]
+
+
+DOCKER = """#!{python} -IS
+# As much of `docker run` as the documents use: no network, mounts, an image that is this machine's /usr.
+import os, sys
+words = sys.argv[1:]
+assert words[:3] == ["run", "--network", "none"], words
+words = words[3:]
+argv = [{bwrap!r}, "--unshare-all", "--die-with-parent", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+for folder in ("/usr", "/etc", "/bin", "/lib", "/lib64"):
+    if os.path.exists(folder):
+        argv += ["--ro-bind", folder, folder]
+while words[0] == "-v":
+    source, target, *mode = words[1].split(":")
+    argv += ["--ro-bind" if mode == ["ro"] else "--bind", source, target]
+    words = words[2:]
+assert words[0] == "IMAGE", words
+os.execv(argv[0], [*argv, "--", *words[1:]])
+"""
+
+
+def documented(package: str) -> str:
+    """The shell words of its README with which a container is started."""
+    blocks = code_blocks(ROOT / f"packages/{package}/README.md")
+    [text] = [block.text for block in blocks if "docker run" in block.text]
+    return text
+
+
+@pytest.mark.guarantee("net-listed")
+@pytest.mark.parametrize("package", ["skep-proxy", "skep-netshim"])
+def test_the_container_of_the_documents_reaches_what_is_allowed_and_nothing_else(
+    tmp_path: Path, origin: int, package: str
+) -> None:
+    python = Path("/usr/bin/python3")
+    if not python.exists():
+        pytest.skip("no python3 below /usr, which stands for the image")
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    docker = folder / "docker"
+    bwrap = find_bwrap(environ=os.environ)
+    docker.write_text(DOCKER.format(python=os.path.realpath(sys.executable), bwrap=bwrap))
+    docker.chmod(0o755)
+    egress = tmp_path / "egress"
+    egress.mkdir()
+    socket_path = egress / ("proxy.sock" if package == "skep-netshim" else "agents.sock")
+    script = documented(package).replace("/run/egress:", f"{egress}:").replace("/run/skep/", f"{egress}/")
+    script = script.replace("-v SHIM:", f"-v {SHIM}:").replace("'*.example.com'", f"127.0.0.1:{origin}")
+    script = script.replace("--unix /run/egress/proxy.sock &", f"--unix {socket_path} &")
+    if package == "skep-proxy":
+        script = f"skep-proxy serve --allow 127.0.0.1:{origin} --unix {socket_path} &\n{script}"
+    ask = f"python3 -c '{ASK}' {origin} 1"
+    script = script.replace("COMMAND...", ask).replace("COMMAND", ask)
+    ready = f"proxy=$!; until [ -S {socket_path} ]; do sleep 0.05; done\n"
+    script = script.replace("&\n", f"&\n{ready}", 1) + "\nstatus=$?; kill $proxy; wait $proxy; exit $status\n"
+    env = {"PATH": f"{folder}:{Path(sys.executable).parent}:{os.defpath}", "SHIM": SHIM, "HOME": str(tmp_path)}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "200 True\n403 False\n", script + done.stderr
+    assert done.returncode == 0

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import anyio
 from skep_policy import PolicyError, parse_duration
 
+from .arguments import parser
 from .config import DEFAULT_ADDRESS, Place, Settings, flag_listeners
 from .daemon import SIGNALS, Daemon, Options, fail, read_settings
 from .engine import Stats
@@ -25,47 +26,6 @@ USAGE = 2
 
 MAX_DESCRIPTORS = 1 << 20
 """Where the hard limit is none."""
-
-
-def parser() -> argparse.ArgumentParser:
-    main = argparse.ArgumentParser(prog="skep-proxy", description="A filtering egress proxy.")
-    commands = main.add_subparsers(dest="command", required=True)
-    serve = commands.add_parser("serve", help="serve until SIGTERM", description="Serve until SIGTERM or SIGINT.")
-    rules = serve.add_argument_group("rules of the listeners that flags name")
-    rules.add_argument(
-        "--allow", action="append", default=[], metavar="HOST[:PORT]", help="host, *.host, CIDR, or * for all"
-    )
-    rules.add_argument("--deny", action="append", default=[], metavar="HOST[:PORT]", help="beats every --allow")
-    rules.add_argument(
-        "--private", action="append", default=[], metavar="HOST", help="may resolve to private addresses"
-    )
-    rules.add_argument(
-        "--sni", choices=("match", "off"), default="match", help="judge the TLS server name (default: match)"
-    )
-    rules.add_argument("--max-bytes-out", metavar="SIZE", help="most that may be sent to one host, like 50MiB")
-    where = serve.add_argument_group("where to listen")
-    where.add_argument(
-        "--listen", action="append", default=[], metavar="ADDR", help=f"TCP, like {DEFAULT_ADDRESS} (default)"
-    )
-    where.add_argument(
-        "--unix", action="append", default=[], metavar="PATH", help="Unix socket, takes hand-overs as well"
-    )
-    where.add_argument("--mode", default="0600", help="permissions of the Unix sockets, in octal (default: 0600)")
-    where.add_argument("--config", metavar="FILE", help="TOML with [[listener]] tables; SIGHUP reads it again")
-    ways = serve.add_argument_group("how")
-    ways.add_argument(
-        "--upstream", metavar="URL", default="env", help="env (default): HTTPS_PROXY and kin; none; or a URL"
-    )
-    ways.add_argument(
-        "--json-log", metavar="PATH", help="one JSON line per event, - for stdout; no line, no connection"
-    )
-    ways.add_argument("--metrics", metavar="ADDR", help="Prometheus metrics over HTTP at this address")
-    ways.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1)")
-    ways.add_argument(
-        "--drain", default="30s", metavar="TIME", help="for open connections after SIGTERM (default: 30s)"
-    )
-    ways.add_argument("--quiet", action="store_true", help="no line per decision on stderr")
-    return main
 
 
 def main(argv: Sequence[str] | None = None) -> int:
