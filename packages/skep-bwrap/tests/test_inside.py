@@ -128,6 +128,42 @@ if __name__ == "__main__":
     context.Process(target=child, args=(queue, lock)).start()
     print(queue.get())
 """,
+    "multiprocessing that spawns": """
+import multiprocessing, os, sys
+def child(number):
+    return number * 2
+if __name__ == "__main__":
+    for way in ("spawn", "forkserver"):
+        with multiprocessing.get_context(way).Pool(3) as pool:
+            assert pool.map(child, range(50)) == [number * 2 for number in range(50)]
+    print("fine")
+""",
+    "named semaphores": """
+import ctypes, ctypes.util
+libc = ctypes.CDLL(None, use_errno=True)
+libc.sem_open.restype = ctypes.c_void_p
+sem = libc.sem_open(b"/skep", 0o100, 0o600, 1)
+assert sem and libc.sem_wait(ctypes.c_void_p(sem)) == 0 and libc.sem_trywait(ctypes.c_void_p(sem)) == -1
+print("fine" if libc.sem_unlink(b"/skep") == 0 else ctypes.get_errno())
+""",
+    "a server with workers": """
+import os, signal, socket, time
+server = socket.create_server(("127.0.0.1", 0))
+pids = []
+for _ in range(4):
+    pid = os.fork()
+    if pid == 0:
+        while True:
+            connection = server.accept()[0]
+            connection.sendall(b"fine")
+            connection.close()
+    pids.append(pid)
+said = {socket.create_connection(server.getsockname()).recv(9) for _ in range(40)}
+for pid in pids:
+    os.kill(pid, signal.SIGTERM)
+assert all(os.waitpid(pid, 0)[1] == signal.SIGTERM for pid in pids)
+print(*[word.decode() for word in said])
+""",
     "shared memory": """
 from multiprocessing import shared_memory
 block = shared_memory.SharedMemory(create=True, size=16)
@@ -166,8 +202,27 @@ print("fine" if all(os.path.isdir(tempfile.mkdtemp(dir=d)) for d in ("/tmp", "/v
 
 @pytest.mark.parametrize("name", WORKS)
 def test_what_programs_need_works(box: Box, name: str) -> None:
-    result = box.python(WORKS[name])
+    (box.ws / "program.py").write_text(WORKS[name])  # what spawns imports it anew
+    result = box.run(["python3", "program.py"])
     assert (result.code, result.out) == (0, "fine\n"), result.err
+
+
+NODE = """
+const { Worker } = require("worker_threads"), { fork } = require("child_process");
+const file = "/tmp/child.js";
+require("fs").writeFileSync(file, "process.on('message', n => { process.send(n * 2); process.disconnect(); })");
+const thread = "require('worker_threads').parentPort.postMessage(2)";
+const threads = [1, 2].map(() => new Promise(done => new Worker(thread, { eval: true }).on("message", done)));
+const children = [1, 1].map(n => new Promise(done => { const c = fork(file); c.on("message", done); c.send(n); }));
+Promise.all([...threads, ...children]).then(all => console.log("fine", all.reduce((a, b) => a + b)));
+"""
+ATTACHED = """
+sleep 60 & child=$!
+strace -o t -p $child 2>said &
+until grep -q attached said; do sleep 0.01; done
+kill $child; wait; cat t
+"""
+MAKEFILE = "all: 1 2 3 4 5 6 7 8\n%:\n\t@sleep 0.1; echo $@ > $@\n"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +230,11 @@ def test_what_programs_need_works(box: Box, name: str) -> None:
     [
         ("gdb", ["gdb", "-q", "-batch", "-ex", "run", "/bin/true"], "exited normally"),
         ("strace", ["sh", "-c", "strace -f -o t sh -c 'true | true' && cat t"], "exited with 0"),
+        ("gdb", ["sh", "-c", "sleep 60 & gdb -q -batch -p $! -ex detach; kill $!"], "detached"),
+        ("strace", ["sh", "-c", ATTACHED], "SIGTERM"),
         ("node", ["node", "-e", "console.log(require('child_process').execSync('echo fine') + '')"], "fine"),
+        ("node", ["node", "-e", NODE], "fine 8"),
+        ("make", ["sh", "-c", 'printf "%s" "$0" > Makefile; make -j8 && cat [1-8] | wc -l', MAKEFILE], "8"),
         ("git", ["sh", "-c", "git init -q r && cd r && git status && ls -a"], ".git"),
         ("gcc", ["sh", "-c", "echo 'int main(){return 0;}' > m.c && gcc m.c -o m && ./m && echo fine"], "fine"),
     ],
@@ -185,6 +244,45 @@ def test_programs_of_others_work(box: Box, program: str, argv: list[str], words:
         pytest.skip(f"{program} is not installed")
     result = box.run(argv)
     assert result.code == 0 and words in result.out, result.err
+
+
+def test_a_database_runs_and_answers(box: Box) -> None:
+    """Many processes, System V shared memory and semaphores, a Unix socket of its own, signals between them."""
+    tools = ("initdb", "pg_ctl", "psql", "postgres")
+    if any(shutil.which(tool) is None for tool in tools) or os.geteuid() == 0:
+        pytest.skip("PostgreSQL's own programs are not on PATH, or we are root, which it refuses")
+    script = """
+initdb -D data -A trust -N >log || cat log
+pg_ctl -D data -w -l log -o "-k $PWD -h '' -c shared_memory_type=sysv" start >>log || cat log
+psql -h $PWD -d postgres -Atc "select sum(n) from generate_series(1, 100000) n"
+pg_ctl -D data -w -m fast stop >>log && echo stopped
+"""
+    result = box.sh(script)
+    assert result.out == "5000050000\nstopped\n", result.err
+
+
+PAGE = """<h1 id=a></h1><script>
+new Worker(URL.createObjectURL(new Blob(["postMessage(6 * 7)"]))).onmessage = e => a.textContent = "fine " + e.data
+</script>"""
+
+
+@pytest.mark.parametrize(
+    "sandbox", ["--no-sandbox", "--disable-crash-reporter"], ids=["without its own", "with its own"]
+)
+def test_a_browser_renders_a_page(either: Box, sandbox: str) -> None:
+    """Zygotes, namespaces within ours, shared memory, sockets of its own. As root Chromium wants no sandbox of its own."""
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("chromium is not installed")
+    (either.ws / "page.html").write_text(PAGE)
+    options = ["--headless", "--disable-gpu", "--virtual-time-budget=5000", f"--user-data-dir={either.ws}/profile"]
+    argv = [chromium, sandbox, *options, "--dump-dom", f"file://{either.ws}/page.html"]
+    result = either.run(argv)
+    if os.geteuid() == 0 and sandbox != "--no-sandbox":
+        assert "Running as root without --no-sandbox" in result.err
+    else:
+        assert result.code == 0 and "fine 42" in result.out, result.err
+        assert either.run(argv, strict=True).code != 0  # it cannot do without Unix sockets
 
 
 NESTED = ["--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
