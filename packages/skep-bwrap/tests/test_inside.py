@@ -253,15 +253,13 @@ def test_a_database_runs_and_answers(box: Box) -> None:
     tools = next((folder for folder in folders if os.path.exists(f"{folder}/pg_ctl")), None)
     if tools is None or os.geteuid() == 0:
         pytest.skip("PostgreSQL is not installed, or we are root, which it refuses")
-    script = (
-        f"PATH={tools}:$PATH"
-        + """
+    script = f"""
+PATH={tools}:$PATH
 initdb -D data -A trust -N >log || cat log
 pg_ctl -D data -w -l log -o "-k $PWD -h '' -c shared_memory_type=sysv" start >>log || cat log
 psql -h $PWD -d postgres -Atc "select sum(n) from generate_series(1, 100000) n"
 pg_ctl -D data -w -m fast stop >>log && echo stopped
 """
-    )
     result = box.sh(script)
     assert result.out == "5000050000\nstopped\n", result.err
 
