@@ -10,9 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from skep_policy import Rules
 from skep_proxy import Limits, Proxy
+from skep_proxy.handoff import parse_offer
+from skep_proxy.passing import MAGIC, Refused
 from skep_proxy.testing import Origin, Recorder, wait_until
 
 from .conftest import descriptors
+from .test_tls import openssl_hello
 
 PIECES = st.sampled_from(
     [
@@ -86,3 +89,70 @@ def test_any_conversation_ends_without_a_fault_and_nothing_denied_gets_through(
     assert wait_until(lambda: live.proxy.stats().connections == 0)
     assert live.proxy.stats().faults == 0
     assert set(live.events.allowed()) <= {("localhost", live.origin.port)}
+
+
+HELLO = openssl_hello("localhost")
+CONVERSATIONS = {
+    "tunnel": b"CONNECT localhost:PORT HTTP/1.1\r\n\r\nGET / HTTP/1.0\r\n\r\n",
+    "denied tunnel": b"CONNECT bad.test:443 HTTP/1.1\r\n\r\n" + HELLO,
+    "tls in a tunnel": b"CONNECT localhost:PORT HTTP/1.1\r\n\r\n" + HELLO + b"behind it",
+    "another name in a tunnel": b"CONNECT localhost:PORT HTTP/1.1\r\n\r\n" + openssl_hello("bad.test"),
+    "requests sent ahead": b"GET http://localhost:PORT/ HTTP/1.1\r\nHost: x\r\n\r\n" * 2
+    + b"GET http://bad.test/ HTTP/1.1\r\nHost: x\r\n\r\n",
+    "chunked body": b"POST http://localhost:PORT/ HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    b"5\r\nhello\r\n0\r\n\r\n",
+    "socks": b"\x05\x02\x02\x00\x05\x01\x00\x03\x09localhostPPGET / HTTP/1.0\r\n\r\n",
+    "denied socks": b"\x05\x01\x00\x05\x01\x00\x03\x08bad.test\x01\xbbmore",
+}
+
+
+def conversation(live: Live, data: bytes, cuts: list[int]) -> tuple[list[object], list[object]]:
+    """What was decided for bytes that arrive in these pieces."""
+    live.events.events.clear()
+    with socket.create_connection(live.address, 10) as client:
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True):
+            try:
+                client.sendall(data[start:end])
+            except OSError:
+                break  # cut
+            if len(cuts) < 20:
+                wait_until(lambda: False, 0.001)
+        try:
+            client.shutdown(socket.SHUT_WR)
+            while client.recv(65536):
+                pass
+        except OSError:
+            pass
+    assert wait_until(lambda: live.proxy.stats().connections == 0)
+    assert live.proxy.stats().faults == 0
+    return list(live.events.allowed()), list(live.events.denied())
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_a_conversation_is_decided_in_the_same_way_byte_by_byte(live: Live, name: str) -> None:
+    data = live.fill(CONVERSATIONS[name])
+    whole = conversation(live, data, [])
+    assert whole != ([], [])
+    assert conversation(live, data, list(range(1, len(data)))) == whole
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(sorted(CONVERSATIONS)), st.data())
+def test_a_conversation_is_decided_in_the_same_way_however_it_is_cut_up(
+    live: Live, name: str, data: st.DataObject
+) -> None:
+    """Bytes that come while something else is waited for (a lookup, a dial, an answer) are neither lost nor read
+    twice.
+    """
+    stream = live.fill(CONVERSATIONS[name])
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(stream) - 1), max_size=6)))
+    assert conversation(live, stream, cuts) == conversation(live, stream, [])
+
+
+@given(st.binary(max_size=300) | st.binary(max_size=100).map(lambda noise: b'{"listen": [' + noise))
+def test_whatever_is_offered_is_an_offer_or_refused(noise: bytes) -> None:
+    try:
+        parse_offer(MAGIC + noise)
+    except Refused:
+        pass

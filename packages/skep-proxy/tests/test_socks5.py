@@ -42,6 +42,16 @@ def test_greeting_takes_no_authentication_only() -> None:
         socks5.greeting(b"\x05\x01\x02")
 
 
+def test_credentials_whole_byte_by_byte_and_with_bytes_behind_them() -> None:
+    data = b"\x01\x04skep\x06secret"
+    for size in range(len(data)):
+        assert socks5.credentials(data[:size]) is None
+    for behind in (b"", DOMAIN):
+        assert socks5.credentials(data + behind) == (b"skep", b"secret", len(data))
+    with pytest.raises(socks5.BadSocks):
+        socks5.credentials(b"\x05")
+
+
 @pytest.mark.parametrize(("command", "code"), [(2, 7), (3, 7), (9, 7)])
 def test_bind_and_udp_are_refused(command: int, code: int) -> None:
     with pytest.raises(socks5.BadSocks) as caught:
@@ -51,9 +61,10 @@ def test_bind_and_udp_are_refused(command: int, code: int) -> None:
 
 @given(st.binary(max_size=300))
 def test_whatever_comes_is_understood_waited_for_or_refused(data: bytes) -> None:
-    for parse in (socks5.greeting, socks5.request):
+    for parse in (socks5.greeting, socks5.request, socks5.credentials):
         try:
             parse(b"\x05" + data)
+            parse(data)
         except socks5.BadSocks:
             pass
 
