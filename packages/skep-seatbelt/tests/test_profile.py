@@ -81,6 +81,27 @@ def test_an_absent_protected_name_is_protected_in_every_case(name: str):
         assert one.allows("file-write-create", f"{REPO}/{other}")
 
 
+@pytest.mark.parametrize(
+    ("name", "variant", "other"),
+    [
+        (".gitconfig", ".gitcon\ufb01g", ".gitcong"),
+        (".gitconfig", ".GITCON\ufb01G", ".gitconig"),
+        ("office", "o\ufb03ce", "oice"),
+        ("fflags", "\ufb00lags", "lags"),
+        ("assets", "a\u00dfets", "aets"),
+        ("state", "\ufb06ate", "ate"),
+        (".git", ".g\u200cit", ".gt"),
+        (".git", "\ufeff.git\u200d", "git"),
+        ("a/.git", "a\u200c/.git", "b/.git"),
+    ],
+)
+def test_an_absent_protected_name_is_protected_with_joined_letters_and_unseen_ones(name: str, variant: str, other: str):
+    one = profile(boundary(protects=(protect(f"{REPO}/{name}", "absent"),)))
+    for made in (name, variant, f"{variant}/inside"):
+        assert not one.allows("file-write-create", f"{REPO}/{made}"), made
+    assert one.allows("file-write-create", f"{REPO}/{other}")
+
+
 def test_an_absent_protected_name_is_protected_composed_and_decomposed():
     for name in ("caf\u00e9", "cafe\u0301"):
         one = profile(boundary(protects=(protect(f"{REPO}/{name}", "absent"),)))
@@ -132,7 +153,11 @@ def test_devices_everybody_writes_and_no_others():
     for path in ("/dev/null", "/dev/zero", "/dev/fd/3", "/dev/tty", "/dev/ptmx", "/dev/ttys042", "/dev/cu.usbmodem1"):
         assert one.allows("file-write-data", path), path
     for path in ("/dev/disk0", "/dev/bpf0", "/dev/ttys001", "/dev/cu.usbmodem2", "/dev/nullx"):
-        assert not one.allows("file-write-data", path), path
+        for operation in ("file-write-data", "file-read-data", "file-ioctl"):
+            assert not one.allows(operation, path), path
+    for path in ("/dev", "/dev/stdin", "/dev/urandom", "/dev/fd/0", "/dev/cu.usbmodem1"):
+        assert one.allows("file-read-data", path) and one.allows("file-ioctl", path), path
+    assert one.allows("file-read-metadata", "/dev/disk0")
 
 
 def test_the_users_terminals_cannot_be_typed_on():

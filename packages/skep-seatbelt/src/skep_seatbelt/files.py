@@ -68,13 +68,14 @@ def read_rules(boundary: Boundary, reads: Iterable[str]) -> Iterator[Item]:
 
 
 def terminal_rules(boundary: Boundary, terminal: str | None) -> Iterator[Item]:
-    own = (*(Literal(one) for one in ("/dev/tty", terminal, *sorted(boundary.devices)) if one),)
-    kept = Any((*own, Named("extension", places.OWN_TERMINAL)))
-    yield Comment("terminals of the user, and set-id bits and mounts anywhere")
+    known = (*places.READ_DEVICES, *places.DEVICES, "/dev/ptmx", "/dev/tty")
+    own = (*known, *((terminal,) if terminal else ()), *sorted(boundary.devices))
+    kept = Any((*map(Literal, own), Subpath("/dev/fd"), Named("extension", places.OWN_TERMINAL)))
+    yield Comment("every other device, terminals of the user among them, and set-id bits and mounts anywhere")
     yield Rule(
         "deny",
         ("file-read-data", "file-write*", "file-write-data", "file-ioctl"),
-        (All((Pattern(places.TERMINALS), Not(kept))),),
+        (All((Subpath("/dev"), Not(kept))),),
     )
     yield Rule("deny", ("file-write-setugid",), (Subpath("/"),))
     for operation in MOUNTING:
