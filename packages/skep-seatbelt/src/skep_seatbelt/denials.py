@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from .places import canonical
-from .services import FORBIDDEN, HINTS
+from .services import FORBIDDEN, HINTS, OPEN_NETWORK
 
 MAX_LINE = 16 * 1024
 """Bytes of a line that are looked at."""
@@ -84,7 +84,8 @@ def remedy(denial: Denial) -> str:
         if reason := FORBIDDEN.get(denial.target):
             return f"this service {reason}; it cannot be granted"
         hint = HINTS.get(denial.target)
-        return f"{hint + '; ' if hint else ''}services={denial.target!r} would grant it"
+        flag = "it connects by itself, so only --allow '*' allows it; " if denial.target in OPEN_NETWORK else ""
+        return f"{hint + '; ' if hint else ''}{flag}services={denial.target!r} of skep_seatbelt.run grants it"
     if denial.operation.startswith("file-write") and path.startswith("/"):
         return f"--write {path} would allow it"
     if denial.operation.startswith("file-read") and path.startswith("/"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 BASE = (
     "com.apple.FSEvents",  # file watchers
-    "com.apple.PowerManagement.control",  # libuv and the JVM ask about sleep
+    "com.apple.PowerManagement.control",  # libuv and the JVM ask about sleep; can keep the machine awake
     "com.apple.SystemConfiguration.DNSConfiguration",  # Node reads the resolver's settings at start; no queries here
     "com.apple.SystemConfiguration.configd",  # proxies and interfaces, read-only for who is not root
     "com.apple.bsd.dirhelper",  # confstr(_CS_DARWIN_USER_TEMP_DIR), without which nothing from Xcode starts
