@@ -22,7 +22,14 @@ def test_a_background_child_ends_with_the_command(worker: Worker) -> None:
 
 
 @pytest.mark.guarantee("gone-processes")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=lambda n: n.name)
+@pytest.mark.parametrize(
+    "number",
+    [
+        *(signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGABRT),
+        *(signal.SIGSEGV, signal.SIGBUS, signal.SIGXCPU, signal.SIGPIPE, signal.SIGALRM, signal.SIGUSR1),
+    ],
+    ids=lambda number: number.name,
+)
 def test_nothing_survives_a_signal_to_skep(worker: Worker, number: signal.Signals) -> None:
     tag = f"1000{os.getpid()}"
     before = tree(worker.workspace)
@@ -30,9 +37,49 @@ def test_nothing_survives_a_signal_to_skep(worker: Worker, number: signal.Signal
     with subprocess.Popen(command, cwd=worker.workspace, env=worker.environ(), stderr=subprocess.DEVNULL) as skep:
         assert eventually(lambda: len(processes_with(f"sleep\0{tag}")) == 2)
         skep.send_signal(number)
-        assert skep.wait(20) != 0
+        try:
+            assert skep.wait(2 if number == signal.SIGPIPE else 20) != 0
+        except subprocess.TimeoutExpired:
+            assert number == signal.SIGPIPE, "Python ignores this one, and so the command goes on"
+            skep.kill()
     assert eventually(lambda: processes_with(tag) == [])
     assert tree(worker.workspace) == before
+
+
+@pytest.mark.guarantee("gone-processes", "gone-files")
+@pytest.mark.parametrize("stage", ["the worker", "the verification"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV], ids=lambda number: number.name)
+def test_nothing_survives_a_run_that_is_killed_and_the_next_clears_what_is_on_disk(
+    worker: Worker, stage: str, number: signal.Signals
+) -> None:
+    tag = f"1001{os.getpid()}"
+    repo = worker.home / "repo"
+    repo.mkdir()
+    (repo / "file").write_text("x\n")
+    before = tree(repo)
+    sleep = f"sh -c 'setsid sleep {tag} & sleep {tag}; true'"
+    commands = (sleep, "true") if stage == "the worker" else ("true", sleep)
+    argv = [worker.argv()[0], "run", str(repo), "task", "--worker", commands[0], "--verify", commands[1]]
+    with subprocess.Popen(
+        argv, cwd=worker.home, env=worker.environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as skep:
+        assert eventually(lambda: len(processes_with(f"sleep\0{tag}")) == 2, seconds=30)
+        skep.send_signal(number)
+        assert skep.wait(20) != 0
+    assert eventually(lambda: processes_with(tag) == [])
+    assert tree(repo) == before
+    assert scratch(worker), "the control: there is something to be cleared"
+    again = [*argv[:-4], "--worker", "true", "--verify", "true"]
+    done = subprocess.run(again, cwd=worker.home, env=worker.environ(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert not scratch(worker)
+
+
+def scratch(worker: Worker) -> set[str]:
+    """What of runs is there only while they run."""
+    runs = worker.home / ".local/state/skep/runs"
+    there = {path.name for run in runs.iterdir() if run.is_dir() for path in run.iterdir()}
+    return there & {"workspace", "verify", "rules", "agent"}
 
 
 @pytest.mark.guarantee("gone-files")

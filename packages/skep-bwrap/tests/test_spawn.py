@@ -179,8 +179,18 @@ def caller(box: Box, tag: str, *, threads: bool = False, then: str = "", how: st
 
 
 @pytest.mark.parametrize("threads", [False, True], ids=["forked", "executed"])
-@pytest.mark.parametrize("victim", ["caller", "guardian", "bwrap", "pid 1", "worker"])
-def test_nothing_is_left_whoever_is_killed_while_it_runs(either: Box, victim: str, threads: bool) -> None:
+@pytest.mark.parametrize(
+    ("victim", "number"),
+    [
+        *((victim, signal.SIGKILL) for victim in ("caller", "guardian", "bwrap", "pid 1", "worker")),
+        # The others are ignored by the guardian and bwrap, and by the sandbox's pid 1 as by any.
+        *((victim, signal.SIGABRT) for victim in ("caller", "guardian", "bwrap", "worker")),
+        *((victim, signal.SIGTERM) for victim in ("caller", "worker")),
+    ],
+)
+def test_nothing_is_left_whoever_is_killed_while_it_runs(
+    either: Box, victim: str, number: signal.Signals, threads: bool
+) -> None:
     tag = f"93{threads:d}0{os.getpid()}"
     process = caller(either, tag, threads=threads)
     assert eventually(lambda: len([pid for pid in tagged(tag) if is_sleep(pid)]) == 2)
@@ -188,7 +198,7 @@ def test_nothing_is_left_whoever_is_killed_while_it_runs(either: Box, victim: st
     chain = parents(sleeper)  # sleep, perhaps sh, pid 1, bwrap, guardian, caller
     chain = chain[-5:]
     index = {"caller": -1, "guardian": -2, "bwrap": -3, "pid 1": -4, "worker": -5}[victim]
-    os.kill(chain[index], signal.SIGKILL)
+    os.kill(chain[index], number)
     process.wait(20)
     assert eventually(lambda: not tagged(tag)), tagged(tag)
     assert eventually(lambda: not any(alive(pid) for pid in chain))
