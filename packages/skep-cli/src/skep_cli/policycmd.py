@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import click
 import msgspec
-from skep_policy.boundary import Boundary
+from skep_policy.boundary import Access, Boundary
 from skep_policy.enforcement import Key
 from skep_policy.errors import PolicyError
 from skep_policy.explain import Explanation, explain_host, explain_path
@@ -56,7 +56,14 @@ def tell(line: str) -> None:
 
 
 def as_json(value: object) -> None:
-    click.echo(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+    click.echo(msgspec.json.format(msgspec.json.encode(value, enc_hook=_plain), indent=2).decode())
+
+
+def _plain(value: object) -> int:
+    """An access as the number it is."""
+    if isinstance(value, Access):
+        return int(value)
+    raise NotImplementedError
 
 
 JSON: Callable[[Any], Any] = click.option("--json", "json", is_flag=True, help="One JSON document on stdout.")
