@@ -908,15 +908,19 @@ def from_container(path: str, command: List[str], port: int, relay: bool) -> Non
         env[name] = env[name.lower()] = b"http://127.0.0.1:%d" % port
     env[b"NO_PROXY"] = env[b"no_proxy"] = b"localhost,127.0.0.1,::1"
     env[b"NODE_USE_ENV_PROXY"] = b"1"
+    forwarded = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+    signal.pthread_sigmask(signal.SIG_BLOCK, forwarded)  # until there is somebody to pass them on to
     child = os.fork()
     if child == 0:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)
 
         def tell(line: str) -> None:
             os.write(2, ("shim: %s: %s\n" % (command[0], os.strerror(int(line.split()[1])))).encode())
 
         run([os.fsencode(word) for word in command], env, (), tell)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+    for number in forwarded:
         signal.signal(number, lambda number, frame: os.kill(child, number))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, forwarded)
     if relay:
         import threading
 
