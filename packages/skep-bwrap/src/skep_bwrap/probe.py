@@ -44,6 +44,7 @@ TOLD: Final = {
     "seccomp": "filters in force: {}",
     "writes": "read-only places tried, all of which refused: {}",
     "hidden": "hidden paths tried, none of which opened: {}",
+    "mounts": "mounts looked at, each writable only where it should be: {}",
     "sockets": "sockets of this host tried, none of which answered: {}",
     "apart": "the process that holds the worker cannot be traced: {}",
     "descriptors": "open, and no others: {}",
