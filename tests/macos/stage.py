@@ -17,9 +17,9 @@ DRIVER = """
 import sys
 from skep_cli.__main__ import main
 from skep_cli.host import Host
-platform, sandbox_exec, log, uid = sys.argv[1:5]
-del sys.argv[1:5]
-main(Host(platform, sandbox_exec=sandbox_exec, log=log, uid=int(uid)))
+platform, sandbox_exec, log, uid, xcode_select = sys.argv[1:6]
+del sys.argv[1:6]
+main(Host(platform=platform, sandbox_exec=sandbox_exec, log=log, uid=int(uid), xcode_select=xcode_select))
 """
 
 SPEAKING_LOG = """#!/bin/sh
@@ -42,6 +42,7 @@ class Machine:
         self.work = self.home / "work"
         self.temporary = base / "T"
         self.log = "/no/such/log"
+        self.xcode_select = "/bin/true"
         for folder in (self.home, self.work, self.temporary):
             folder.mkdir()
 
@@ -53,7 +54,7 @@ class Machine:
 
     def argv(self, *words: str, platform: str = "darwin", mode: str = "hold", uid: int = 501) -> list[str]:
         sandbox_exec = install(self.base, mode) if mode != "missing" else str(self.base / "nothing")
-        return [sys.executable, "-c", DRIVER, platform, sandbox_exec, self.log, str(uid), *words]
+        return [sys.executable, "-c", DRIVER, platform, sandbox_exec, self.log, str(uid), self.xcode_select, *words]
 
     def environ(self) -> dict[str, str]:
         return {

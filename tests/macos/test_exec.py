@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -187,6 +188,14 @@ def test_when_skep_is_killed_nothing_is_left(machine: Machine) -> None:
         skep.wait()
     assert eventually(lambda: not processes_with(word) and not processes_with(machine.log))
     assert eventually(lambda: list(machine.temporary.iterdir()) == [])
+
+
+@pytest.mark.skipif(shutil.which("git") != "/usr/bin/git", reason="git is not where macOS has its placeholder")
+def test_doctor_knows_the_placeholder_of_git_from_git(machine: Machine) -> None:
+    assert "ok    git: /usr/bin/git" in machine.skep("doctor").stdout
+    machine.xcode_select = "/bin/false"
+    done = machine.skep("doctor")
+    assert done.returncode == 0 and "placeholder" in done.stdout and "fix: xcode-select --install" in done.stdout
 
 
 def test_another_platform_is_said_to_have_no_boundary_by_doctor_too(machine: Machine) -> None:

@@ -140,7 +140,9 @@ def test_a_run_gives_a_verified_patch_of_a_clone(home: Home) -> None:
     for words in (("init", "-q"), ("add", "-A"), (*identity, "commit", "-qm", "base")):
         subprocess.run(["git", *words], cwd=home.work, env=home.environ(), check=True)
     worker = home.home / "worker.sh"
-    worker.write_text(f"sed -i '' 's/a - b/a + b/' calc.py; git status --short; echo y > {home.mine}; exit 0\n")
+    worker.write_text(
+        f"sed -i '' 's/a - b/a + b/' calc.py; git status --short; echo y > {home.mine}; chflags uchg calc.py; exit 0\n"
+    )
     done = home.skep("run", ".", "mend it", "--worker", f"sh {worker}", "--verify", "grep -q 'a + b' calc.py", "--json")
     document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert document["files_changed"] == ["calc.py"] and document["verification"]["outcome"] == "passed", done.stderr

@@ -30,7 +30,7 @@ from skep_seatbelt import (
 )
 from skep_seatbelt.testing import install
 
-from .boundaries import boundary, hide, root
+from .boundaries import boundary, hide, protect, root
 
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="a Mac has the real one: test_mac.py")
 
@@ -48,6 +48,7 @@ class Place(msgspec.Struct):
         one = boundary(
             roots=[root(str(repo))],
             hides=(hide(str(self.home / "secret"), "file"),),
+            protects=(protect(str(repo / "kept")), protect(str(repo / "kept.txt"), "file")),
             allow=allow,
             cwd=str(repo),
             home=str(self.home),
@@ -81,7 +82,8 @@ class Place(msgspec.Struct):
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    (tmp_path / "repo").mkdir()
+    (tmp_path / "repo/kept").mkdir(parents=True)
+    (tmp_path / "repo/kept.txt").write_text("as it was")
     (tmp_path / "profiles").mkdir()
     (tmp_path / "secret").write_text("hush")
     return Place(tmp_path)
@@ -112,8 +114,9 @@ def test_the_worker_runs_in_its_folder_with_its_environment_and_is_attested(plac
     assert (ended.exit_code, ended.limit, ended.left) == (0, None, 0)
     assert out.splitlines() == [str(place.home / "repo"), "s3cret"] and err == "word\n"
     answers = dict(ended.attestation)
-    assert isinstance(answers.pop("sandboxed"), str)
-    assert answers == {"writes": True, "signals": True, "hidden": True, "network": True, "descriptors": True}
+    assert isinstance(answers.pop("sandboxed"), str) and isinstance(answers.pop("mach"), str)
+    held = ("writes", "signals", "hidden", "protected", "network", "descriptors")
+    assert answers == dict.fromkeys(held, True)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +144,7 @@ def test_the_worker_has_three_descriptors_and_no_profile_stays(place: Place):
 
 def test_a_boundary_that_does_not_hold_never_starts_the_worker(place: Place):
     place.mode = "idle"
-    with pytest.raises(BackendUnavailable, match=r"not in force: .*hidden.*writes") as caught:
+    with pytest.raises(BackendUnavailable, match=r"not in force: .*hidden.*protected.*writes") as caught:
         place.run("touch started")
     assert caught.value.check == "attestation"
     assert not (place.home / "repo" / "started").exists()
@@ -223,7 +226,7 @@ def test_everything_ends_when_the_caller_is_killed(place: Place):
 def test_a_worker_that_could_write_its_profile_is_not_started(place: Place):
     with pytest.raises(BackendUnavailable, match="its profile stands"):
         place.run("true", folder=str(place.home / "repo"))
-    assert not list((place.home / "repo").iterdir())
+    assert not list((place.home / "repo").glob("skep-*"))
 
 
 def test_the_users_terminal_is_refused_and_an_own_one_works(place: Place):

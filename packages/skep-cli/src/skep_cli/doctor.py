@@ -124,7 +124,7 @@ def _masked_sockets(boundary: Boundary) -> list[dict[str, str]]:
 
 def diagnose(host: Host = HERE) -> Diagnosis:
     """What is true of this machine now."""
-    checks = [_state(), _git()]
+    checks = [_state(), _git(host)]
     if host.backend is None:
         missing = Check("platform", "fail", host.missing, NO_BACKEND_FIX)
         return Diagnosis(False, "none", [missing, *checks])
@@ -158,10 +158,25 @@ def _state() -> Check:
     )
 
 
-def _git() -> Check:
+def _git(host: Host) -> Check:
     from shutil import which
 
     path = which("git")
     if path is None:
         return Check("git", "warn", "git is not on PATH: `skep run` needs it, `skep exec` does not", "install git")
+    if host.backend == "seatbelt" and path == "/usr/bin/git" and not _has_developer_tools(host):
+        what = "git is macOS's placeholder for one: there are no command line tools; `skep run` needs it"
+        return Check("git", "warn", what, "xcode-select --install")
     return Check("git", "ok", path)
+
+
+def _has_developer_tools(host: Host) -> bool:
+    """Asked without starting the placeholder, which would open a dialog."""
+    from subprocess import DEVNULL, run
+
+    try:
+        return (
+            run([host.xcode_select, "-p"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, check=False).returncode == 0
+        )
+    except OSError:
+        return False

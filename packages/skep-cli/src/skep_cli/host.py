@@ -14,13 +14,14 @@ if TYPE_CHECKING:
 
 
 class Host(Value):
-    """`platform` as `sys.platform`. `sandbox_exec` and `log` are where macOS has these programs, and `uid` is the user
-    the boundary is for (None: of this process); only tests say otherwise.
+    """`platform` as `sys.platform`. `sandbox_exec`, `log` and `xcode_select` are where macOS has these, and `uid` is
+    the user the boundary is for (None: of this process); only tests say otherwise.
     """
 
     platform: str = sys.platform
     sandbox_exec: str = "/usr/bin/sandbox-exec"
     log: str = "/usr/bin/log"
+    xcode_select: str = "/usr/bin/xcode-select"
     uid: int | None = None
 
     @property

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+CHFLAGS = "/usr/bin/chflags"
+"""Of macOS."""
 
 
 def open_up(name: str, parent: str | int) -> None:
@@ -26,10 +33,23 @@ def open_up(name: str, parent: str | int) -> None:
 
 
 def remove(path: Path) -> None:
-    """Nothing is left at `path`, whatever is in it: closed folders, trees deeper than a path can be long, odd names.
+    """Nothing is left at `path`, whatever is in it: closed folders, trees deeper than a path can be long, odd names,
+    files marked immutable where a user can do that.
 
     Raises OSError for what another user owns. Folders are moved up to the top as they are met, so no path ever grows.
     """
+    try:
+        _remove(path)
+    except PermissionError:
+        if not os.access(CHFLAGS, os.X_OK):
+            raise
+        from subprocess import DEVNULL, run
+
+        run([CHFLAGS, "-R", "-P", "0", str(path)], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL, check=False)
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
     try:
         info = os.lstat(path)
     except FileNotFoundError:

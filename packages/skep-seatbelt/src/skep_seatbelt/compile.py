@@ -23,6 +23,9 @@ PROFILE = "profile"
 """Key of the profile in `Launch.files`. Its text stands in a file (`{path:profile}` in argv): macOS has no memfd, and a
 profile in argv is too long for some boundaries and seen by everybody for all."""
 
+MAX_TRIED = 200
+"""Protected and hidden paths that the first program inside tries, of each kind: a tenth of a second's worth."""
+
 CONTROL = "control"
 """The descriptor between the spawner and the first program inside (`{fd:control}` in argv)."""
 
@@ -47,6 +50,7 @@ class Inside(msgspec.Struct, frozen=True):
     cwd: str
     forbidden_write: str
     hidden: tuple[str, ...]
+    protected: dict[str, str]
     port: int | None
     network: str
     processes: int | None
@@ -117,7 +121,12 @@ def compile(
         forbidden_write=_outside(boundary, tag),
         hidden=tuple(
             rule.path for rule in boundary.hides if rule.kind != "absent" and not boundary.access_to(rule.path)
-        ),
+        )[:MAX_TRIED],
+        protected={
+            rule.path if rule.kind == "file" else f"{rule.path}/.{tag}": rule.kind
+            for rule in boundary.protects[:MAX_TRIED]
+            if rule.kind != "absent" and boundary.access_to(rule.path) == 1
+        },
         port=proxy.port if proxy else None,
         network=boundary.rules.mode,
         processes=boundary.limits.processes,

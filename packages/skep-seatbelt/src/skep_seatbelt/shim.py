@@ -26,6 +26,12 @@ from typing import Any, NoReturn
 DOCUMENTATION_ADDRESS = ("192.0.2.1", 9)
 """RFC 5737: nobody is there."""
 
+APPLICATIONS = "com.apple.coreservices.launchservicesd"
+"""Opens applications outside the sandbox: the one service that turns every other denial into advice."""
+
+GLOBAL_NAME_QUIETLY = 2 | 0x40000000
+"""`sandbox_filter_type` of sandbox_check, and the bit that keeps the question out of the unified log."""
+
 READ = os.O_RDONLY | os.O_NONBLOCK
 """Not waiting: what is hidden may be a pipe."""
 
@@ -89,6 +95,11 @@ def attest(config: dict[str, Any]) -> dict[str, Any]:
     }
     if config["hidden"]:
         answers["hidden"] = all(cannot(lambda path=path: look(path), gone=True) for path in config["hidden"])
+    if config["protected"]:
+        answers["protected"] = all(
+            cannot(lambda path=path, kind=kind: change(path) if kind == "file" else create(path), gone=True)
+            for path, kind in config["protected"].items()
+        )
     if config["network"] != "open":
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
             answers["network"] = cannot(lambda: sock.sendto(b"", DOCUMENTATION_ADDRESS))
@@ -97,6 +108,7 @@ def attest(config: dict[str, Any]) -> dict[str, Any]:
         with socket.socket(socket.AF_INET) as sock:
             answers["proxy"] = not cannot(lambda: sock.connect(("127.0.0.1", config["port"])), refused=True)
     answers["sandboxed"] = sandboxed()
+    answers["mach"] = cannot_look_up(APPLICATIONS)
     answers["descriptors"] = descriptors() <= {0, 1, 2, int(sys.argv[1]), config["stderr"]}
     return answers
 
@@ -104,6 +116,10 @@ def attest(config: dict[str, Any]) -> dict[str, Any]:
 def create(path: str) -> None:
     os.close(os.open(path, CREATE, 0o600))
     os.unlink(path)
+
+
+def change(path: str) -> None:
+    os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK))
 
 
 def look(path: str) -> None:
@@ -134,6 +150,15 @@ def sandboxed() -> bool | str:
     if sys.platform != "darwin":
         return "not macOS"
     return ctypes.CDLL(None).sandbox_check(os.getpid(), None, 0) == 1
+
+
+def cannot_look_up(service: str) -> bool | str:
+    """Whether the system says that this process may not look the service up; elsewhere a text."""
+    if sys.platform != "darwin":
+        return "not macOS"
+    check = ctypes.CDLL(None).sandbox_check
+    check.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int)  # the name is variadic
+    return check(os.getpid(), b"mach-lookup", GLOBAL_NAME_QUIETLY, ctypes.c_char_p(service.encode())) != 0
 
 
 def descriptors() -> set[int]:
