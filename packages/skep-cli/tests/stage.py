@@ -61,6 +61,9 @@ class Plain:
     def overlay_bwrap(self, folder: str) -> str:
         raise NoOverlay("no boundary")
 
+    def setup(self, folder: RunFolder, place: Place, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
+        return self.launch(Path(place.folder), argv, {}, output, hooks)
+
     def worker(
         self, folder: RunFolder, place: Place, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks
     ) -> Outcome:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from skep_policy import Boundary, Effective, Layer, Policy, PolicyError, built_in, merge, parse_policy, resolve
 from skep_policy.layers import BUILT_IN
-from skep_policy.policy import Env, Filesystem, Limits, Network, Verify, Worker
+from skep_policy.policy import Env, Filesystem, Limits, Network, Setup, Verify, Worker
 from skep_policy.units import parse_duration, parse_size
 
 from .world import World
@@ -97,6 +97,9 @@ WIDENING = [
     ("[worker]\npreset = 'codex'", "worker.preset", "codex"),
     ("[worker]\nverify = ['true']", "worker.verify", "true"),
     ("[worker]\ntoolchains = ['node']", "worker.toolchains", "node"),
+    ("[worker]\nsetup = ['npm ci']", "worker.setup", "npm ci"),
+    ("[setup]\nnetwork = ['a.com']", "setup.network", "a.com"),
+    ("[setup]\ntoolchains = ['node']", "setup.toolchains", "node"),
     ("[verify]\nnetwork = ['a.com']", "verify.network", "a.com"),
 ]
 BASE = """
@@ -133,6 +136,7 @@ def test_every_key_of_the_policy_is_withheld_or_narrows() -> None:
         "limits": Limits,
         "worker": Worker,
         "verify": Verify,
+        "setup": Setup,
     }
     assert tuple(tables) == Policy.__struct_encode_fields__
     assert keys == {f"{table}.{key}" for table, struct in tables.items() for key in struct.__struct_encode_fields__}

@@ -28,5 +28,6 @@ KEYS: Final[dict[str, Key]] = {
         "differs", "by a cgroup where one is delegated, else RLIMIT_NPROC, which root does not heed"
     ),
     "limits.file-size": Key("enforced", "RLIMIT_FSIZE, and of files that output is relayed to"),
+    "setup.network": Key("differs", "as network.allow"),
     "verify.network": Key("differs", "as network.allow"),
 }

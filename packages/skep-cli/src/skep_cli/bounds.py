@@ -40,29 +40,43 @@ def null() -> int:
 class PolicyBounds:
     """Boundaries made of one effective policy. `worker` and `verifier` block, on the main thread."""
 
-    def __init__(self, order: Order, effective: Effective, facts: Facts, *, strict: bool, host: Host) -> None:
-        """Raises CannotRun when this machine cannot hold such a boundary, before anything is made."""
+    def __init__(
+        self,
+        order: Order,
+        effective: Effective,
+        facts: Facts,
+        *,
+        strict: bool,
+        host: Host,
+        setup: Effective | None = None,
+    ) -> None:
+        """`setup` is the policy of the setup, when it has one of its own. Raises CannotRun when this machine cannot
+        hold such a boundary, before anything is made.
+        """
         self._order = order
         self._effective = effective
         self._facts = facts
         self._strict = strict
         self._host = host
+        self._setup = setup or effective
         if order.mode == "sandbox":
             self._refuse()
         # a policy that cannot be resolved is told before anything is made
         first = self.boundary(Place(order.root), ())
+        if order.setup:
+            self.boundary(Place(order.root), (), self._setup)
         self.notes: tuple[str, ...] = first.notes
         """What a person should know of the boundary, a line each."""
         if order.mode == "sandbox":
-            for words in (order.argv, order.verify or [""]):
+            for words in (*(words for _, words in order.setup), order.argv, order.verify or [""]):
                 self.notes += tuple(unseen(first, words, facts.environ))
 
-    def boundary(self, place: Place, extra_roots: tuple[str, ...]) -> Boundary:
+    def boundary(self, place: Place, extra_roots: tuple[str, ...], policy: Effective | None = None) -> Boundary:
         """The boundary around a workspace that stands at the tree's own path. Raises CannotRun."""
         order = self._order
         try:
             made = policies.resolved(
-                self._effective,
+                policy or self._effective,
                 facts=self._facts,
                 workspace=order.root,
                 mapped=None if place.overlays else {order.root: place.folder},
@@ -86,7 +100,8 @@ class PolicyBounds:
 
     def policy(self) -> bytes:
         made = self._effective
-        return dump({"policy": made.policy, "entries": made.entries, "withheld": made.withheld})
+        kept = {"policy": made.policy, "entries": made.entries, "withheld": made.withheld}
+        return dump({**kept, "setup": self._setup.entries} if self._order.setup else kept)
 
     def overlay_bwrap(self, folder: str) -> str:
         if self._order.mode == "workspace":
@@ -107,6 +122,9 @@ class PolicyBounds:
             return overlay_bwrap(root, folder, environ=self._facts.environ, untrusted=[root])
         except (BackendUnavailable, OSError) as error:
             raise NoOverlay(str(error)) from None
+
+    def setup(self, folder: RunFolder, place: Place, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
+        return self._run(folder, place, self.boundary(place, (), self._setup), argv, output, hooks)
 
     def worker(
         self, folder: RunFolder, place: Place, argv: Sequence[str], env: dict[str, str], output: int, hooks: Hooks

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
+
 from . import repository, verify
 from .listing import scan
 from .objects import Store
@@ -27,6 +29,8 @@ class CopySpace:
         self._copier = copier
         self._store = store
         self.before: Baseline | None = None
+        self._prepared: frozenset[str] | None = None
+        """What a setup has left that is ignored; it is in `folder.setup`."""
 
     def prepare(self, say: Callable[[str], None]) -> Place:
         order, folder, repo = self._order, self._folder, self._order.repository
@@ -34,6 +38,7 @@ class CopySpace:
         copy = self._copier.copy(Path(order.root), folder.workspace)
         rules = Rules(order.git, folder.git, folder.rules, more=order.ignore)
         rules.take(folder.workspace, copy.listing.files, exclude=order.exclude, user=order.user_exclude)
+        self._rules = rules
         self._snapshot = Snapshot(folder.workspace, self._store, rules)
         self.before = self._snapshot.baseline(
             copy.listing,
@@ -54,6 +59,13 @@ class CopySpace:
     def ready(self) -> None:
         settle(self._listing)
 
+    def set_up(self) -> None:
+        assert self.before is not None
+        here = scan(self._folder.workspace).files
+        fresh = [path for path in here if path not in self.before.entries and path not in self.before.ignored]
+        self._prepared = self._rules.ignored(fresh) | (self.before.ignored & here.keys())
+        self._copier.copy(self._folder.workspace, self._folder.setup, only=self._prepared)
+
     def started(self) -> None:
         pass
 
@@ -65,7 +77,10 @@ class CopySpace:
         order, folder = self._order, self._folder
         if not order.keep:
             remove(folder.workspace)  # room for its successor
-        verify.lay_out(Path(order.root), folder.verify, self._copier, before, after, self._store)
+        source = Path(order.root)
+        if self._prepared is not None:
+            source, before = folder.setup, msgspec.structs.replace(before, ignored=self._prepared)
+        verify.lay_out(source, folder.verify, self._copier, before, after, self._store)
         if order.repository:
             repository.detach(order.git, order.repository, folder.verify)
         return Place(str(folder.verify))

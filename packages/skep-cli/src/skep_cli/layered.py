@@ -110,19 +110,7 @@ class Comparison:
     def _ignored(self, paths: Iterable[str], root: Path, exclude: str | None, user: str | None) -> set[str]:
         """Those the baseline's rules ignore; what was in the baseline never is."""
         asked = [path for path in paths if path not in self._survey.entries]
-        folders: set[str] = {""}
-        for path in asked:
-            folder = path.rpartition("/")[0]
-            while folder not in folders:
-                folders.add(folder)
-                folder = folder.rpartition("/")[0]
-        rules: list[str] = []
-        for folder in sorted(folders):
-            path = f"{folder}/.gitignore" if folder else ".gitignore"
-            info = self._low.stat(path)
-            if info is not None and stat.S_ISREG(info.st_mode):
-                rules.append(path)
-        self._rules.take(root, rules, exclude=exclude, user=user)
+        self._rules.take(root, rule_files(self._low, asked), exclude=exclude, user=user)
         return set(self._rules.ignored(asked))
 
     def _remember(self, path: str) -> None:
@@ -181,6 +169,23 @@ class Comparison:
         stamps = {**survey.stamps, **self._lower}
         differing = [Change(path, tree.get(path), now.get(path)) for path in asked if tree.get(path) != now.get(path)]
         return [change.path for change in differing if is_kept(change, survey.index, stamps, written)]
+
+
+def rule_files(low: Layer, paths: Iterable[str]) -> list[str]:
+    """The `.gitignore` files that have a say on the paths."""
+    folders: set[str] = {""}
+    for path in paths:
+        folder = path.rpartition("/")[0]
+        while folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    found: list[str] = []
+    for folder in sorted(folders):
+        path = f"{folder}/.gitignore" if folder else ".gitignore"
+        info = low.stat(path)
+        if info is not None and stat.S_ISREG(info.st_mode):
+            found.append(path)
+    return found
 
 
 def _indexed(survey: Survey, path: str) -> Entry:

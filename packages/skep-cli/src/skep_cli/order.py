@@ -51,6 +51,8 @@ class Order(msgspec.Struct, frozen=True):
     user_exclude: str | None
     notes: list[str]
     version: str
+    setup: tuple[tuple[str, list[str]], ...] = ()
+    """Commands that make the workspace ready, as text and as words."""
     workspace: Kind = "auto"
     state: tuple[Own, ...] = ()
     """What the worker finds of its own."""
@@ -101,6 +103,10 @@ class Bounds(Protocol):
 
     def overlay_bwrap(self, folder: str) -> str:
         """The bwrap that can lay layers of `folder` over the tree. Raises NoOverlay with the reason when none can."""
+        ...
+
+    def setup(self, folder: RunFolder, place: Place, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
+        """Run one command of the setup. Raises CannotRun when it never ran."""
         ...
 
     def worker(

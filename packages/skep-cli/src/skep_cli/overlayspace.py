@@ -21,15 +21,17 @@ from . import repository
 from .errors import NoOverlay, SkepError
 from .findings import is_whiteout
 from .layer import Layer, read_upper
-from .layered import Comparison, baseline_of
+from .layered import Comparison, baseline_of, rule_files
 from .objects import Store
 from .order import Bounds, Order, Place
+from .prepared import keep_ignored
 from .removal import remove
 from .snapshot import Baseline, Result, Rules
 from .state import RunFolder
-from .survey import Survey, Surveyor, Taken, moment, take_index
+from .survey import Survey, Surveyor, Taken, index_of, moment, take_index
 from .trees import Entry
 from .verify import write_all
+from .workspace import Copier
 
 MOVED = "moved"
 LISTED = 20
@@ -63,11 +65,13 @@ class OverlaySpace:
     kind = "overlay"
     before = None
 
-    def __init__(self, order: Order, folder: RunFolder, store: Store, bwrap: str) -> None:
+    def __init__(self, order: Order, folder: RunFolder, copier: Copier, store: Store, bwrap: str) -> None:
         self._order = order
         self._folder = folder
+        self._copier = copier
         self._store = store
         self._bwrap = bwrap
+        self._prepared = False
         self._taken: Taken | None = None
         self._since = 0
         self._survey: Survey | None = None
@@ -86,6 +90,21 @@ class OverlaySpace:
 
     def ready(self) -> None:
         self._since = moment()
+
+    def set_up(self) -> None:
+        order, folder = self._order, self._folder
+        folder.setup.mkdir(mode=0o700)
+        rules = Rules(order.git, folder.git, folder.setup / "rules", more=order.ignore)
+        known = index_of(self._store, self._taken)
+        with Layer(str(self._folder.workspace / "tree/upper"), ours=True) as up, Layer(order.root, ours=False) as low:
+            found = read_upper(up)
+            left = [*found.files, *found.gone, *(f"{path}/." for path in found.opaque)]
+            asked = [path for path in left if path not in known]
+            files = rule_files(low, asked)
+            rules.take(Path(order.root), files, exclude=order.exclude, user=order.user_exclude)
+            ignored = rules.ignored(asked)
+        keep_ignored(found, ignored, self._folder.workspace / "tree/upper", folder.setup / "upper", self._copier)
+        self._prepared = True
 
     def started(self) -> None:
         self._thread.start()
@@ -155,6 +174,11 @@ class OverlaySpace:
     def lay_out(self, before: Baseline, after: Result) -> Place:
         place = self._layers(self._folder.verify)
         upper = self._folder.verify / "tree/upper"
+        if self._prepared:
+            mode = stat.S_IMODE(upper.stat().st_mode)
+            upper.rmdir()
+            (self._folder.setup / "upper").rename(upper)
+            upper.chmod(mode)
         new = {change.path: change.new for change in after.changes if change.new}
         gone = {change.path for change in after.changes if change.new is None}
         for path, there in self._moved.items():

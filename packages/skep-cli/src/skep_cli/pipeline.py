@@ -29,6 +29,7 @@ from .removal import remove
 from .render import count
 from .requests import Recorder
 from .sealing import SEALED, clear_dead, clear_scratch, seal_again
+from .settingup import SettingUp
 from .snapshot import Baseline, Result
 from .space import Space
 from .state import RunFolder, Runs, guarded, trouble, write_new
@@ -88,7 +89,8 @@ class Pipeline:
         why: str | None = None
         try:
             with guarded(self._runs.root):
-                outcome = self._work(folder, log, run)
+                why = self._set_up(folder, log, run)
+                outcome = self._work(folder, log, run) if why is None else None
         except SkepError as error:
             why = error.message
             if not self._started:
@@ -145,7 +147,7 @@ class Pipeline:
         if order.workspace != "copy":
             try:
                 bwrap = overlayspace.find_bwrap(order, self._bounds, folder, self._runs.root)
-                return overlayspace.OverlaySpace(order, folder, self._store, bwrap), True
+                return overlayspace.OverlaySpace(order, folder, self._copier, self._store, bwrap), True
             except NoOverlay as error:
                 why = error.message
                 if order.workspace == "overlay":
@@ -181,7 +183,41 @@ class Pipeline:
     def _files(self, *names: str) -> dict[str, str | None]:
         return {name: file_digest(self._folder.path / name) for name in names}
 
-    # The worker
+    # The setup and the worker
+
+    def _set_up(self, folder: RunFolder, log: Log, run: Run) -> str | None:
+        """None when the workspace is ready, else why the worker cannot start."""
+        if not self._order.setup:
+            return None
+
+        def begun() -> None:
+            self._started = True
+
+        relay = Relay(folder.path / "setup.log", forward=self._status.show, on_failure=self._broken)
+        setting_up = SettingUp(self._order, folder, log, run, self._status, begun)
+        why = setting_up.go(self._bounds, self._place, relay, self._spawned(relay, "setup"))
+        self._kill = None
+        if why is not None:
+            return why
+        try:
+            with self._interrupts.breakable():
+                if self._order.verify:
+                    self._space.set_up()
+        except Ending:
+            return "interrupted before the worker"
+        return None
+
+    def _spawned(self, relay: Relay, phase: str) -> Callable[[Callable[[], None]], None]:
+        """Called when something has been started, with what ends it."""
+
+        def spawned(kill: Callable[[], None]) -> None:
+            self._kill = kill
+            relay.start()
+            self._status.phase(phase)
+            if self._failure or self._interrupts.last is not None:
+                kill()
+
+        return spawned
 
     def _work(self, folder: RunFolder, log: Log, run: Run) -> Outcome:
         argv = self._order.argv
@@ -191,13 +227,6 @@ class Pipeline:
         def evidence(text: str) -> None:
             self._put("boundary.txt", text.encode(errors="surrogateescape"))
             log.append("starting", {"mode": run.mode, "argv": argv, "files": self._files("boundary.txt")})
-
-        def spawned(kill: Callable[[], None]) -> None:
-            self._kill = kill
-            relay.start()
-            self._status.phase("worker")
-            if self._failure or self._interrupts.last is not None:
-                kill()
 
         def started() -> None:
             self._started = True
@@ -211,7 +240,9 @@ class Pipeline:
             self._status.say(f"run {run.id}: asked the worker to stop, and its patch is taken; once more ends it")
 
         self._status.rest()
-        hooks = Hooks(evidence, spawned, started, Recorder(folder, log, self._status, "egress"), asked)
+        hooks = Hooks(
+            evidence, self._spawned(relay, "worker"), started, Recorder(folder, log, self._status, "egress"), asked
+        )
         try:
             return self._bounds.worker(folder, self._place, argv, env, relay.fd, hooks)
         finally:
@@ -236,7 +267,7 @@ class Pipeline:
     ) -> None:
         try:
             if outcome is None:
-                run.exit_code = CannotRun.exit_code
+                run.exit_code = run.setup.exit_code if run.setup else CannotRun.exit_code
                 raise SkepError(why or "the worker came to no end")
             _take_over(run, outcome)
             run.findings += [Finding("login", path, agentstate.RENEWED) for path in agentstate.renewed(self._laid)]
@@ -303,7 +334,8 @@ class Pipeline:
             self._status.rest()
             relay = Relay(folder.path / "verify.log", forward=self._status.show)
             requests = Recorder(folder, log, self._status, "verify-egress")
-            hooks = Hooks(lambda text: None, self._verifying(relay), lambda: None, requests, self._stop_verifying)
+            spawned = self._spawned(relay, "verification")
+            hooks = Hooks(lambda text: None, spawned, lambda: None, requests, self._stop_verifying)
             done = self._bounds.verifier(folder, place, order.verify, relay.fd, hooks)
             run.verification = verify.judged(
                 order.verify_text, exit_code=done.exit_code, exec_error=done.exec_error, timed_out=done.timed_out
@@ -325,16 +357,6 @@ class Pipeline:
             {**msgspec.to_builtins(run.verification), "detail": detail, "files": self._files("verify.log")},
         )
         self._status.say(f"run {run.id}: verification {run.verification.outcome}{f' ({detail})' if detail else ''}")
-
-    def _verifying(self, relay: Relay) -> Callable[[Callable[[], None]], None]:
-        def spawned(kill: Callable[[], None]) -> None:
-            self._kill = kill
-            relay.start()
-            self._status.phase("verification")
-            if self._failure or self._interrupts.last is not None:
-                kill()
-
-        return spawned
 
     def _stop_verifying(self) -> None:
         self._stopped = True

@@ -7,6 +7,7 @@ import os
 from skep_policy.boundary import Boundary
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective, Layer, merge
+from skep_policy.value import replace
 
 from .flags import SOURCE, Flags
 from .projectfile import PROJECT_FILE, project_layer
@@ -47,6 +48,15 @@ def effective(flags: Flags, *, facts: Facts, project: str, own_command: bool = F
     return merge([*layers[:-1], *asked, layers[-1]])
 
 
+def for_setup(flags: Flags, made: Effective, *, facts: Facts, project: str) -> Effective:
+    """The policy of the setup: what the worker's layers say, without the grants of an agent, and what is for the setup
+    alone. Raises PolicyError.
+    """
+    toolchains = [*flags.toolchain, *made.items("setup.toolchains")]
+    more = replace(flags, preset=None, toolchain=toolchains, allow=[*flags.allow, *made.items("setup.network")])
+    return effective(more, facts=facts, project=project)
+
+
 def resolved(policy: Effective, *, facts: Facts, workspace: str, **how: object) -> Boundary:
     """The boundary of a policy; see `skep_policy.resolve`. Raises PolicyError."""
     from skep_policy.resolution import resolve
@@ -65,4 +75,4 @@ def withheld_lines(policy: Effective, project: str) -> list[str]:
     return [f"{file} widens the policy and is not trusted: {asked}{more} ignored; {remedy}"]
 
 
-__all__ = ["effective", "resolved", "withheld_lines"]
+__all__ = ["effective", "for_setup", "resolved", "withheld_lines"]

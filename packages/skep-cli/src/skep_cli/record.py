@@ -29,6 +29,14 @@ class Verification(msgspec.Struct):
     exit_code: int | None = None
 
 
+class Setup(msgspec.Struct):
+    """What became of the commands before the worker: of the one that failed, or of the last."""
+
+    outcome: Literal["passed", "failed"]
+    command: str
+    exit_code: int
+
+
 class Verdict(msgspec.Struct):
     """What the operator decided."""
 
@@ -78,6 +86,8 @@ class Run(msgspec.Struct):
     trees: Trees | None = None
     verdict: Verdict | None = None
     notes: list[str] = msgspec.field(default_factory=list[str])
+    setup: Setup | None = None
+    """None when there is none."""
 
     @property
     def seconds(self) -> float | None:
@@ -91,7 +101,8 @@ class Run(msgspec.Struct):
         built = msgspec.to_builtins(self)
         same = ("exit_code", "layers", "attestation", "findings", "egress", "id", "state")
         rest = ("results", "patch", "files_changed", "workspace", "verification")
-        return {**{key: built[key] for key in same}, "audit": str(folder.path), **{key: built[key] for key in rest}}
+        made = {**{key: built[key] for key in same}, "audit": str(folder.path), **{key: built[key] for key in rest}}
+        return {**made, "setup": built["setup"]} if self.setup else made
 
 
 def between(start: str, end: str) -> float:

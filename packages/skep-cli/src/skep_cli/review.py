@@ -179,6 +179,8 @@ def _head(found: Reviewed, folder: RunFolder, page: Page) -> None:
 
 def _verification(run: Run, page: Page) -> None:
     page.heading("Verification")
+    if run.setup and run.setup.outcome == "failed":
+        page.line(f"  the setup failed: {one_line(run.setup.command)}, exit status {run.setup.exit_code}", "red")
     outcome = run.verification.outcome
     colour = {"passed": "green", "none": "yellow"}.get(outcome, "red")
     if outcome == "none":

@@ -16,6 +16,7 @@ from skep_policy.boundary import Boundary
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
+from skep_policy.value import replace
 
 from . import agentstate, completion, policies, presets, repository, workers
 from .bounds import PolicyBounds
@@ -63,6 +64,16 @@ LEFT_BEHIND = ("__pycache__/",)
     help="How the worker gets a tree of its own.",
 )
 @click.option("--verify", metavar="CMD", help="Judge the patch by this command, on a clean workspace, without network.")
+@click.option(
+    "--setup", metavar="CMD", multiple=True, help="Make the workspace ready by this command, before the worker."
+)
+@click.option(
+    "--setup-toolchain",
+    metavar="NAME",
+    multiple=True,
+    shell_complete=completion.toolchains,
+    help="A toolchain for --setup, whose registry the worker does not get.",
+)
 @click.option("--results", metavar="DIR", type=click.Path(), help="The folder for the worker's results.")
 @click.option("--keep", is_flag=True, help="Keep the workspace afterwards.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, on the last line of stdout.")
@@ -75,7 +86,8 @@ def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: Kind, *
 
     \b
     Exit status: 0 when the worker completed and the verification passed or none was asked for, 1 when either
-    did not, 124 on the --wall limit, 125 when skep could not run it.
+    did not or the setup failed, 2 for a flag or an operand that cannot be used, 124 on the --wall limit, 125 when
+    skep could not run it, 127 when the worker's program is not on PATH, 128+N when signal N came before the worker.
 
     \b
     Examples:
@@ -148,6 +160,8 @@ def prepared(
     worker: str | None,
     mode: Mode,
     verify: str | None,
+    setup: tuple[str, ...],
+    setup_toolchain: tuple[str, ...],
     results: str | None,
     keep: bool,
 ) -> tuple[Order, PolicyBounds, Runs]:
@@ -171,6 +185,11 @@ def prepared(
         words = worker_words(worker, effective, facts)
         preset = presets.load(flags.preset, facts) if flags.preset else None
         verify_words, verify_text = verify_command(verify, effective)
+        commands = [*effective.items("worker.setup"), *setup]
+        for_setup = None
+        if commands:
+            more = replace(flags, toolchain=[*flags.toolchain, *setup_toolchain])
+            for_setup = policies.for_setup(more, effective, facts=facts, project=root)
         order = Order(
             root=root,
             folder=folder,
@@ -186,13 +205,14 @@ def prepared(
             keep=keep,
             exclude=os.path.join(found.common_dir, "info/exclude") if found else None,
             user_exclude=repository.excludes_file(git, found, facts.environ, facts.home),
+            setup=tuple((text, split(text, "--setup")) for text in commands),
             notes=policies.withheld_lines(effective, root) + (shut(preset, effective, facts) if preset else []),
             version=version("skep-cli"),
             workspace=workspace,
             state=agentstate.owned(preset.head.state, facts) if preset else (),
             ignore=(*LEFT_BEHIND, *(preset.head.ignore if preset else ())),
         )
-        bounds = PolicyBounds(order, effective, facts, strict=flags.strict, host=here())
+        bounds = PolicyBounds(order, effective, facts, strict=flags.strict, host=here(), setup=for_setup)
     except PolicyError as error:
         raise CannotRun(str(error)) from None
     problem = workers.missing(words, facts.environ)

@@ -12,7 +12,10 @@ from .record import Run
 from .removal import remove
 from .state import RunFolder, Runs
 
-SEALED = ("policy.json", "boundary.txt", "worker.log", "patch.diff", "verify.log", "git/skep.json")
+SEALED = (
+    *("policy.json", "boundary.txt", "worker.log", "patch.diff", "verify.log", "git/skep.json"),
+    *("setup-boundary.txt", "setup.log"),
+)
 
 
 def seal_again(folder: RunFolder, run: Run) -> None:
@@ -31,7 +34,7 @@ def seal_again(folder: RunFolder, run: Run) -> None:
 def clear_scratch(folder: RunFolder) -> list[str]:
     """What a run needs only while it runs is gone; what could not be removed is told."""
     problems: list[str] = []
-    for path in (folder.workspace, folder.verify, folder.rules, folder.agent):
+    for path in (folder.workspace, folder.verify, folder.rules, folder.agent, folder.setup):
         try:
             remove(path)
         except OSError as error:
@@ -47,7 +50,8 @@ def clear_dead(runs: Runs) -> None:
         clear_scratch(folder)
         checked = audit.check(folder)
         holds = checked.problem is None or checked.problem.torn
-        if _unbegun(folder) or (holds and checked.last("starting") is None):
+        begun = checked.last("starting") or checked.last("setting-up")
+        if _unbegun(folder) or (holds and begun is None):
             try:
                 remove(folder.path)
             except OSError:

@@ -28,6 +28,10 @@ class Space(Protocol):
         """The worker starts right after."""
         ...
 
+    def set_up(self) -> None:
+        """What the setup has made of ignored files is kept for the verification; the worker comes next."""
+        ...
+
     def started(self) -> None:
         """The worker has been executed; nothing is forked from now on until it has ended."""
         ...

@@ -2,7 +2,7 @@
 
     $XDG_STATE_HOME/skep/runs/ID/     one run; `mkdir` decides who gets an id
         lock                          flock'ed by the living run, or by whoever adds a verdict; absent otherwise
-        workspace/ verify/ rules/     scratch of a living run; what a dead one left is removed by the next
+        workspace/ verify/ setup/ …   scratch of a living run; what a dead one left is removed by the next
 
 Everything is 0700 and the user's own. An operating system's refusal becomes one line here.
 """
@@ -28,7 +28,7 @@ _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_LENGTH = 9
 _ID = re.compile(f"[{_DIGITS}]{{{_ID_LENGTH}}}")
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-SCRATCH = ("workspace", "verify", "rules", "agent")
+SCRATCH = ("workspace", "verify", "rules", "agent", "setup")
 
 
 def run_id(milliseconds: int) -> str:
@@ -139,6 +139,7 @@ class RunFolder:
         self.verify = path / "verify"
         self.rules = path / "rules"
         self.agent = path / "agent"
+        self.setup = path / "setup"
         self.lock = Lock(path / "lock")
 
     def alive(self) -> bool:

@@ -76,6 +76,13 @@ def take_index(repository: Repository, folder: Path) -> Taken:
     return Taken(folder / "user-index", written)
 
 
+def index_of(store: Store, taken: Taken | None) -> dict[str, IndexEntry]:
+    """What the user's index knew."""
+    if taken is None or taken.index is None:
+        return {}
+    return entries_of(Git(store.git.program, store.git.git_dir, index=taken.index))
+
+
 def _copy(source: Path, target: Path) -> None:
     with source.open("rb") as reader, target.open("xb") as writer:
         left = os.fstat(reader.fileno()).st_size
@@ -97,8 +104,7 @@ class Surveyor:
     def survey(self, since: int) -> Survey:
         """Everything, its objects in the store. Raises OSError, SkepError."""
         found = Survey(since)
-        if self._taken is not None and self._taken.index is not None:
-            found.index = entries_of(Git(self._store.git.program, self._store.git.git_dir, index=self._taken.index))
+        found.index = index_of(self._store, self._taken)
         unknown = self._tracked(found)
         unknown += self._untracked(found)
         with Layer(self._root, ours=False) as layer:

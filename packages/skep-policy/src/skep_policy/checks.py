@@ -74,6 +74,18 @@ def _filled(text: str) -> None:
         raise PolicyError("an empty text; leave the entry out")
 
 
+def _command(text: str) -> None:
+    _filled(text)
+    from shlex import split  # not for policies without a setup: it costs as much as all else here
+
+    try:
+        words = split(text)
+    except ValueError as error:
+        raise PolicyError(f"{text!r}: {str(error).lower()}; quote it as for a shell") from None
+    if not words:
+        raise PolicyError(f'a command without words: {text!r}; write one, like "npm ci"')
+
+
 def _path(text: str) -> None:
     _filled(text)
     if text.startswith("~") and text != "~" and not text.startswith("~/"):
@@ -129,6 +141,9 @@ _LISTS: dict[str, Check] = {
     "worker.command": _word,
     "worker.verify": _word,
     "worker.toolchains": _filled,
+    "worker.setup": _command,
+    "setup.network": parse_rule,
+    "setup.toolchains": _filled,
     "verify.network": parse_rule,
 }
 

@@ -26,5 +26,7 @@ SAME_EVERYWHERE: dict[str, Key] = {
     "worker.preset": Key("enforced", "as everywhere"),
     "worker.verify": Key("enforced", "as everywhere"),
     "worker.toolchains": Key("enforced", "as everywhere"),
+    "worker.setup": Key("enforced", "as everywhere"),
+    "setup.toolchains": Key("enforced", "as everywhere"),
 }
 """Keys that no backend has a hand in."""

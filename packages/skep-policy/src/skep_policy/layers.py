@@ -10,7 +10,7 @@ as the code we do not trust) may only narrow, key by key:
     wall, memory, processes, file-size,
     max-bytes-out                              count where they are lower, or where there was no limit
     write, grant, devices, sockets, allow,
-    private, env, worker, verify               do not
+    private, env, worker, verify, setup        do not
 
 What did not count is listed in `Effective.withheld`, unless another layer says the same.
 """
@@ -216,6 +216,9 @@ _LISTS = (
     "network.private",
     "env.pass",
     "worker.toolchains",
+    "worker.setup",
+    "setup.network",
+    "setup.toolchains",
     "verify.network",
 )
 

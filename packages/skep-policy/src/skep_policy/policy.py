@@ -51,11 +51,20 @@ class Worker(Table, frozen=True):
     preset: str | None = None
     verify: tuple[str, ...] | None = None
     toolchains: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    """Commands that make the workspace ready, each split as a shell splits words."""
 
 
 class Verify(Table, frozen=True):
     network: tuple[str, ...] = ()
     """What the verification may reach; nothing unless written."""
+
+
+class Setup(Table, frozen=True):
+    """What the setup may reach besides what the worker may."""
+
+    network: tuple[str, ...] = ()
+    toolchains: tuple[str, ...] = ()
 
 
 class Policy(Table, frozen=True):
@@ -65,3 +74,4 @@ class Policy(Table, frozen=True):
     limits: Limits = msgspec.field(default_factory=Limits)
     worker: Worker = msgspec.field(default_factory=Worker)
     verify: Verify = msgspec.field(default_factory=Verify)
+    setup: Setup = msgspec.field(default_factory=Setup)

@@ -38,6 +38,10 @@ DESCRIPTIONS = {
     "worker.preset": "The name of a built-in worker.",
     "worker.verify": "The words of the command that verifies its patch.",
     "worker.toolchains": "Built-in sets of caches and registries: python, node, rust, go, jvm.",
+    "worker.setup": "Commands that run before the worker, one after the other, each split as a shell splits words.",
+    "setup": "What the setup may do besides what the worker may.",
+    "setup.network": "What the setup may reach, and the worker not; rules as in `network.allow`.",
+    "setup.toolchains": "Toolchains of the setup, whose registries the worker does not get.",
     "verify": "What the verification may do.",
     "verify.network": "What the verification may reach; rules as in `network.allow`. Nothing when empty.",
 }

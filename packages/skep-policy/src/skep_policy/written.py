@@ -40,6 +40,9 @@ def written(policy: Policy | Written) -> Written:
         "network.private": network.private,
         "env.pass": policy.env.pass_,
         "worker.toolchains": worker.toolchains,
+        "worker.setup": worker.setup,
+        "setup.network": policy.setup.network,
+        "setup.toolchains": policy.setup.toolchains,
         "verify.network": policy.verify.network,
     }
     values = {
