@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,27 @@ def test_only_who_has_the_token_is_served_and_a_denial_is_told_with_its_flag(mac
     assert done.stdout.split() == ["403", "407"], done
     assert [denied["host"] for denied in report["egress"]["denied"]] == ["denied.example"]
     assert "--allow denied.example" in done.stderr
+
+
+def test_what_ssh_is_given_leads_to_an_allowed_host_and_to_no_other(machine: Machine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"said: " + connection.recv(100))
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        through = f'echo hello | $(echo "$SKEP_PROXY_COMMAND" | sed "s/%h/127.0.0.1/; s/%p/{port}/")'
+        denied = '$(echo "$SKEP_PROXY_COMMAND" | sed "s/%h/denied.example/; s/%p/22/") < /dev/null'
+        done, report = machine.exec(f"{through}; {denied}", "--allow", f"127.0.0.1:{port}")
+        thread.join(10)
+    assert done.stdout == "said: hello\n" and done.returncode == 1, done
+    assert "denied.example" in done.stderr
+    assert [(one["host"], one["port"]) for one in report["egress"]["allowed"]] == [("127.0.0.1", port)]
+    assert [(one["host"], one["port"]) for one in report["egress"]["denied"]] == [("denied.example", 22)]
 
 
 def test_nobody_else_listens_at_the_proxys_port_of_the_other_loopback_address(machine: Machine) -> None:

@@ -42,6 +42,17 @@ def test_a_proxy_is_named_for_an_empty_allowlist_too_so_that_it_denies_by_name()
     assert told["port"] == PROXY.port and PROXY.token in told["env"]["https_proxy"]
 
 
+def test_ssh_is_led_through_the_proxy_unless_the_operator_said_otherwise():
+    helper = f"{PYTHON} -I -S {SHIM.replace('shim', 'connect')}"
+    env = decode(launch(boundary(allow=["example.com"])).config)["env"]
+    assert env["SKEP_PROXY_COMMAND"] == f"{helper} %h %p" and helper in env["GIT_SSH_COMMAND"]
+    own = decode(launch(boundary(allow=["example.com"], env={"GIT_SSH_COMMAND": "mine"})).config)["env"]
+    assert own["GIT_SSH_COMMAND"] == "mine"
+    odd = decode(launch(boundary(allow=["example.com"]), python="/Users/a b/python3").config)["env"]
+    assert "SKEP_PROXY_COMMAND" not in odd
+    assert "GIT_SSH_COMMAND" not in decode(launch(boundary(), proxy=None).config)["env"]
+
+
 def test_caches_of_apples_tools_go_to_scratch():
     env = decode(launch(boundary()).config)["env"]
     assert env["CLANG_MODULE_CACHE_PATH"].startswith(env["TMPDIR"]) and env["xcrun_nocache"] == "1"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import string
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
 import msgspec
 from skep_policy.boundary import Boundary
-from skep_policy.clients import proxy_environment
+from skep_policy.clients import proxy_environment, ssh_environment
 from skep_policy.launch import Launch
 
 from . import services as _services
@@ -30,6 +31,8 @@ CONTROL = "control"
 """The descriptor between the spawner and the first program inside (`{fd:control}` in argv)."""
 
 PROXY_USER = "skep"
+
+UNQUOTED = frozenset(string.ascii_letters + string.digits + "/._-+@")
 
 
 class Proxy(msgspec.Struct, frozen=True):
@@ -95,6 +98,7 @@ def compile(
     for name in granted:
         if name in _services.FORBIDDEN:
             raise Unenforceable(f"{name} {_services.FORBIDDEN[name]}; it cannot be granted", key="services")
+    connect = str(PurePosixPath(shim).with_name("connect.py"))
     for path in (python, shim):
         if boundary.access_to(canonical(path)) == 0 and boundary.read == "host":
             raise Unenforceable(f"{path} is hidden, and the first program inside needs it", key="filesystem.hide")
@@ -106,7 +110,7 @@ def compile(
                 tag=tag,
                 terminal=terminal,
                 allow_services=granted,
-                reads=(python, shim, *reads),
+                reads=(python, shim, connect, *reads),
                 host_sockets=host_sockets,
                 listen=listen,
             ),
@@ -116,7 +120,7 @@ def compile(
         raise Unenforceable(str(error), key="filesystem") from None
     inside = Inside(
         argv=argv,
-        env=worker_environment(boundary.env, proxy),
+        env=worker_environment(boundary.env, proxy, (python, "-I", "-S", connect)),
         cwd=boundary.cwd,
         forbidden_write=_outside(boundary, tag),
         hidden=tuple(
@@ -164,11 +168,12 @@ def layers(boundary: Boundary, *, proxied: bool) -> dict[str, bool | str]:
     }
 
 
-def worker_environment(env: Mapping[str, str], proxy: Proxy | None) -> dict[str, str]:
+def worker_environment(env: Mapping[str, str], proxy: Proxy | None, connect: Sequence[str] = ()) -> dict[str, str]:
     """The worker's environment: the boundary's, the way to the proxy, and where Apple's tools keep their caches.
 
     The token stands in the proxy's URL, as its user information. The loopback goes direct: what the policy lets through
-    there is let through by the profile.
+    there is let through by the profile. `connect` is the command that leads ssh through the proxy; one with characters
+    that a shell or ssh would take for something else is not named.
     """
     made = dict(env)
     # Links and clones are refused; these two would fail where others copy by themselves.
@@ -184,6 +189,8 @@ def worker_environment(env: Mapping[str, str], proxy: Proxy | None) -> dict[str,
         ours = f"http://{PROXY_USER}:{proxy.token}@127.0.0.1:{proxy.port}"
         told = proxy_environment(proxy.port, transparent=False, services=False)
         made |= {name: ours if value == plain else value for name, value in told.items()}
+        if connect and all(set(word) <= UNQUOTED for word in connect):
+            made = {**ssh_environment(" ".join(connect)), **made}
     return made
 
 
