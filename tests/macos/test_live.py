@@ -77,7 +77,13 @@ def test_temporary_files_are_the_runs_own_and_gone_after(home: Home) -> None:
     done = home.exec('echo "$TMPDIR"; touch "$TMPDIR/x" && chflags uchg "$TMPDIR/x"')
     assert done.returncode == 0, done.stderr
     folder = Path(done.stdout.strip())
-    assert str(folder).startswith("/private/var/folders/") and not folder.parent.exists()
+    assert str(folder).startswith("/var/folders/") and not folder.parent.exists()
+
+
+def test_sockets_of_python_workers_fit_into_the_temporary_folder(home: Home) -> None:
+    script = "from multiprocessing.connection import Listener; Listener(family='AF_UNIX').close(); print('fits')"
+    done = home.skep("exec", "--", sys.executable, "-c", script)
+    assert done.stdout == "fits\n", done.stderr
 
 
 def test_a_denied_domain_is_told_with_its_flag_and_loopback_is_not_open(home: Home) -> None:

@@ -25,6 +25,9 @@ from .relay import Terminal
 from .spawn import Ended, Sandbox, first_program, listening, new_tag, spawn
 from .stdio import Stdio
 
+SCRATCH = "t"
+"""Short: the address of a Unix socket has 104 bytes, and this user's own folder takes 50 of them."""
+
 USER_TEMPORARY = 65537
 """unistd.h of macOS: _CS_DARWIN_USER_TEMP_DIR, which Python has no name for."""
 
@@ -79,9 +82,9 @@ def run(
     refuse(boundary)
     if found := blocker(sandbox_exec=sandbox_exec, uid=boundary.uid):
         raise BackendUnavailable(found.detail, fix=found.fix, check=found.id)
-    place = os.path.realpath(tempfile.mkdtemp(prefix="skep-", dir=temporary or user_temporary()))
+    place = tempfile.mkdtemp(prefix="skep-", dir=temporary or user_temporary())
     try:
-        scratch = os.path.join(place, "tmp")
+        scratch = os.path.join(place, SCRATCH)
         os.mkdir(scratch, 0o700)
         boundary = settle(with_scratch(boundary, scratch))
         stdio = Stdio(stdin, stdout, stderr, limit=boundary.limits.file_size)
@@ -125,8 +128,10 @@ def run(
 
 
 def with_scratch(boundary: Boundary, scratch: str) -> Boundary:
-    """The boundary with a writable folder for what is temporary, named by the variables programs look at."""
-    root = PathRule(scratch, Access.WRITE, "dir", "the run's temporary files")
+    """The boundary with a writable folder for what is temporary, named by the variables programs look at: by the name
+    it was given, which is the shorter one where links lead to it.
+    """
+    root = PathRule(os.path.realpath(scratch), Access.WRITE, "dir", "the run's temporary files")
     env = {**boundary.env, "TMPDIR": scratch}
     env.update({name: scratch for name in ("TMP", "TEMP") if name in env})
     return replace(boundary, roots=(*boundary.roots, root), env=env)
