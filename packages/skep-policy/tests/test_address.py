@@ -178,3 +178,10 @@ def test_no_text_breaks_it(text: str) -> None:
 )
 def test_networks(text: str, network: tuple[str, int] | None) -> None:
     assert parse_network(text) == network
+
+
+def test_a_class_is_the_same_when_it_is_asked_for_again() -> None:
+    addresses = [f"10.0.{number >> 8}.{number & 255}" for number in range(3000)] + ["8.8.8.8", "::1", "nonsense"]
+    first = [classify(ip) for ip in addresses]
+    assert [classify(ip) for ip in addresses] == first
+    assert set(first[:3000]) == {"private"} and first[3000:] == ["global", "loopback", "malformed"]

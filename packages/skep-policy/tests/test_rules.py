@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skep_policy import PolicyError, Rules, Verdict, parse_rule, parse_target
 from skep_policy.address import aliases
-from skep_policy.rules import LOCALHOST
+from skep_policy.rules import LOCALHOST, REMEMBERED
 from skep_policy.verdict import DENIED_BY_RULE
 
 Use = Literal["allow", "deny", "private"]
@@ -526,3 +526,15 @@ def test_a_hundred_thousand_rules_cost_as_many_lookups_as_ten(host: str) -> None
     few, many = lookups(rules(10), host), lookups(rules(100_000), host)
     assert 0 < many <= few
     assert many <= host.count(".") + 2
+
+
+def test_a_verdict_is_the_same_when_it_is_asked_for_again_and_few_are_kept() -> None:
+    rules = Rules.build(["*.a.test", "10.0.0.0/8"], ["h7.a.test"])
+    hosts = [f"h{number}.a.test" for number in range(REMEMBERED + 100)] + ["10.1.2.3", "11.1.2.3", "x" * 1000, "a b"]
+    first = [rules.decide(host, 443) for host in hosts]
+    assert [rules.decide(host, 443) for host in hosts] == first
+    assert [verdict.allow for verdict in first[6:9]] == [True, False, True]
+    assert not rules.decide("h1.a.test", 22).allow and rules.decide("h1.a.test", 80).allow
+    kept = vars(rules)["_memo"]
+    assert len(kept) <= REMEMBERED and max(len(host) for host, _ in kept) < 300
+    assert rules == Rules.build(["*.a.test", "10.0.0.0/8"], ["h7.a.test"]), "what is kept is no part of the value"

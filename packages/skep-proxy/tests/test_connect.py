@@ -144,6 +144,28 @@ def test_half_close_by_the_server_still_takes_bytes(setup: Setup, serve: Serve) 
     assert wait_until(lambda: got == [b"still here"])
 
 
+def test_what_follows_urgent_data_is_not_left_behind(setup: Setup, serve: Serve) -> None:
+    """A read stops at the urgent mark: a short one is no sign that there is no more."""
+    answered = threading.Event()
+
+    def urgent(sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.recv(1)
+        sock.send(b"before")
+        sock.send(b"!", socket.MSG_OOB)
+        sock.send(b"behind")
+        answered.wait(10)
+
+    origin = serve(urgent)
+    client = setup.listen(f"localhost:{origin.port}").tunnel(f"localhost:{origin.port}", b"x")
+    client.settimeout(5)
+    seen = b""
+    while not seen.endswith(b"behind"):
+        seen += client.recv(100)
+    assert seen.startswith(b"before")
+    answered.set()
+
+
 def test_reset_of_the_client_reaches_the_server(setup: Setup, serve: Serve) -> None:
     errors: list[int | None] = []
 

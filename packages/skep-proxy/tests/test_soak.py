@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from skep_policy import Closed, EgressEvent, Rules
 from skep_proxy import Proxy
-from skep_proxy.flow import FREE_PIPES
+from skep_proxy.pipes import FREE_PIPES
 from skep_proxy.testing import read_all, read_exactly, read_head, wait_until
 
 from .conftest import Make, Serve, Setup, descriptors

@@ -80,6 +80,12 @@ def _compile(table: tuple[tuple[str, str], ...]) -> tuple[tuple[int, int, str], 
 _COMPILED_IPV4 = _compile(_IPV4)
 
 
+REMEMBERED = 1024
+"""Addresses whose class is kept: proxies dial the same few again and again."""
+
+_classes: dict[str, str] = {}
+
+
 def classify(ip: str) -> str:
     """ "global", or why the address is not: loopback, private, cgnat, link-local, metadata, multicast, unspecified,
     ula, site-local, documentation, benchmarking, broadcast, nat64, reserved; "malformed" for what is no address.
@@ -87,6 +93,15 @@ def classify(ip: str) -> str:
     IPv6 that embeds IPv4 has the class of what it embeds. An address with a zone (`fe80::1%eth0`, as resolvers return
     them) is never global.
     """
+    kind = _classes.get(ip)
+    if kind is None:
+        if len(_classes) >= REMEMBERED:
+            _classes.clear()
+        kind = _classes[ip] = _classify(ip)
+    return kind
+
+
+def _classify(ip: str) -> str:
     ip, zone, _ = ip.partition("%")
     number = parse_ipv4(ip)
     if number is not None:

@@ -47,6 +47,12 @@ if TYPE_CHECKING:
 WEB_PORTS = (80, 443)
 """What an allow rule without a port means."""
 
+REMEMBERED = 1024
+"""Verdicts kept by one set of rules: clients ask for the same few targets again and again."""
+
+MAX_HOST = 255
+"""Characters of a host whose verdict is kept."""
+
 SPECIAL_TLDS = frozenset(
     (
         *("test", "localhost", "invalid", "example"),  # RFC 6761
@@ -146,6 +152,17 @@ class Rules(Value):
 
     def decide(self, host: str, port: int) -> Verdict:
         """May `host` be asked for at `port`? Takes any text and any number and never raises."""
+        memo = self._memo
+        verdict = memo.get((host, port))
+        if verdict is None:
+            verdict = self._decide(host, port)
+            if len(memo) >= REMEMBERED:
+                memo.clear()
+            if len(host) <= MAX_HOST:
+                memo[host, port] = verdict
+        return verdict
+
+    def _decide(self, host: str, port: int) -> Verdict:
         try:
             canonical = canonical_host(host)
         except MalformedHost:
@@ -185,6 +202,10 @@ class Rules(Value):
         else:
             allowed = kind == GLOBAL or (verdict.private and kind != NO_ADDRESS)
         return verdict if allowed else Verdict(False, PRIVATE_ADDRESS, verdict.rule, verdict.source)
+
+    @lazy
+    def _memo(self) -> dict[tuple[str, int], Verdict]:
+        return {}
 
     @lazy
     def _allows(self) -> _Index:

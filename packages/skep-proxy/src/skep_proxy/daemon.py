@@ -124,7 +124,8 @@ class Daemon:
         self._sockets = dict(sockets)
         self._publish = publish
         self._log = Log(options.json_log, quiet=options.quiet)
-        self._proxy = Proxy(on_event=self._log, upstream=upstream, limits=settings.limits)
+        heard = options.json_log is not None or not options.quiet
+        self._proxy = Proxy(on_event=self._log if heard else None, upstream=upstream, limits=settings.limits)
         self._rules: dict[Place, Rules] = {}
 
     def open(self) -> None:

@@ -33,6 +33,7 @@ STAGGER = 0.25
 ADDRESSES = 8
 """Addresses of one name that are tried at most."""
 
+_STREAM = socket.SOCK_STREAM | getattr(socket, "SOCK_NONBLOCK", 0)
 _PENDING = frozenset((errno.EINPROGRESS, errno.EALREADY, errno.EAGAIN, errno.EINTR))
 _DONE = frozenset((0, errno.EISCONN))
 _SHORTAGE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
@@ -240,11 +241,12 @@ class Attempt:
         while self.remaining:
             ip = self.remaining.pop(0)
             try:
-                sock = socket.socket(family_of(ip), socket.SOCK_STREAM)
+                sock = socket.socket(family_of(ip), _STREAM)
             except OSError as error:
                 self._note(ip, error.errno or 0)
                 continue
-            sock.setblocking(False)
+            if _STREAM == socket.SOCK_STREAM:
+                sock.setblocking(False)
             code = sock.connect_ex((ip, self.port))
             if code in _PENDING:
                 code = sock.connect_ex((ip, self.port))  # on loopback the handshake is over by now
@@ -319,6 +321,8 @@ def family_of(ip: str) -> socket.AddressFamily:
 
 def take_turns(addresses: list[str]) -> list[str]:
     """The same addresses, families alternating, each family in its order, beginning with the family of the first."""
+    if len(addresses) < 2:
+        return addresses
     first = [ip for ip in addresses if (":" in ip) == (":" in addresses[0])]
     second = [ip for ip in addresses if (":" in ip) != (":" in addresses[0])]
     ordered: list[str] = []

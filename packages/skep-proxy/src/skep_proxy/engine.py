@@ -17,9 +17,9 @@ from skep_policy import Closed, Decision, EgressEvent, Rules, Verdict
 
 from .auth import Token
 from .dial import Dialer
-from .flow import Pipes
 from .limits import Limits
 from .loop import Loop
+from .pipes import Pipes
 from .resolver import Resolve, Resolver, getaddrinfo
 from .scope import Live, Scope
 from .upstream import Upstream
@@ -43,6 +43,8 @@ SPARE = 64
 
 FEWEST = 16
 """Connections at a time, however few descriptors there are."""
+
+_KEEP_IDLE: int | None = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
 
 OnEvent = Callable[[EgressEvent], None]
 
@@ -159,7 +161,7 @@ class Engine:
             self.stats.allowed += 1
         else:
             self.stats.denied[verdict.reason] = self.stats.denied.get(verdict.reason, 0) + 1
-        return self._record(Decision(time(), host, port, via, verdict))
+        return self._on_event is None or self._record(self._on_event, Decision(time(), host, port, via, verdict))
 
     def ended(
         self,
@@ -177,13 +179,13 @@ class Engine:
         self.stats.bytes_out += bytes_out
         if error is not None:
             self.stats.failures[error] = self.stats.failures.get(error, 0) + 1
-        self._record(Closed(time(), host, port, via, bytes_in, bytes_out, error, unreached))
+        if self._on_event is not None:
+            event = Closed(time(), host, port, via, bytes_in, bytes_out, error, unreached)
+            self._record(self._on_event, event)
 
-    def _record(self, event: EgressEvent) -> bool:
-        if self._on_event is None:
-            return True
+    def _record(self, on_event: OnEvent, event: EgressEvent) -> bool:
         try:
-            self._on_event(event)
+            on_event(event)
         except Exception:  # whatever the callback's storage raises; it must not take the engine down
             self.stats.unrecorded += 1
             return False
@@ -217,10 +219,14 @@ def tune(sock: socket.socket) -> None:
     """Small writes leave at once and a dead peer is noticed. On a listener: for what it accepts, which inherits it."""
     if sock.family not in (socket.AF_INET, socket.AF_INET6) or sock.type != socket.SOCK_STREAM:
         return
+    tune_stream(sock)
+
+
+def tune_stream(sock: socket.socket) -> None:
+    """`tune` for what is known to be TCP."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    idle = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
-    if idle is not None:
-        sock.setsockopt(socket.IPPROTO_TCP, idle, KEEPALIVE)
+    if _KEEP_IDLE is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, _KEEP_IDLE, KEEPALIVE)
     if hasattr(socket, "TCP_KEEPINTVL"):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE)

@@ -11,84 +11,30 @@ import errno
 import os
 import socket
 import struct
-import sys
 from typing import Protocol
 
 from skep_policy import Verdict
 from skep_policy.verdict import BUDGET
 
 from .loop import Loop
+from .pipes import Pipes
 
 CHUNK = 1 << 20
 """Bytes asked of one splice; the pipe's capacity is what bounds it."""
 
-PIPE_SIZE = 1 << 18
-"""Bytes of a pipe where the kernel lets us ask: 64 pages, so that 256 pipes fit an ordinary user's quota of 16384."""
-
 COPY = 1 << 16
 """Bytes of one read where there is no splice."""
+
+SMALL = 1 << 14
+"""Bytes of a read that tells whether a pipe is worth while. One that brings less has emptied the socket (epoll(7)),
+which a splice that brings less has not: a pipe may be full of small packets.
+"""
 
 TURN = 4 << 20
 """Bytes a direction may move before the others get their turn."""
 
-FREE_PIPES = 32
-"""Pipes kept for reuse: one per direction that has bytes in flight at the same moment is enough."""
-
 RESET = struct.pack("ii", 1, 0)
 """SO_LINGER value that makes close() send a reset."""
-
-if sys.platform == "linux":
-    import fcntl
-
-    HAS_SPLICE = True
-
-    def _new_pipe() -> tuple[int, int]:
-        ends = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        try:
-            fcntl.fcntl(ends[1], fcntl.F_SETPIPE_SZ, PIPE_SIZE)
-        except OSError:
-            pass  # an ordinary user's pipe quota is used up; the default size works too
-        return ends
-else:
-    HAS_SPLICE = False
-
-    def _new_pipe() -> tuple[int, int]:
-        raise OSError("no splice on this system")
-
-
-class Pipes:
-    """Empty pipes for splice, reused."""
-
-    __slots__ = ("_free", "enabled")
-
-    def __init__(self, *, enabled: bool = HAS_SPLICE) -> None:
-        self.enabled = enabled
-        self._free: list[tuple[int, int]] = []
-
-    def take(self) -> tuple[int, int] | None:
-        """An empty pipe; None where there is no splice or no descriptor is left."""
-        if not self.enabled:
-            return None
-        if self._free:
-            return self._free.pop()
-        try:
-            return _new_pipe()
-        except OSError:
-            return None
-
-    def give(self, pipe: tuple[int, int], *, empty: bool) -> None:
-        """The pipe is kept when it is empty and wanted, else closed."""
-        if empty and len(self._free) < FREE_PIPES:
-            self._free.append(pipe)
-        else:
-            os.close(pipe[0])
-            os.close(pipe[1])
-
-    def close(self) -> None:
-        while self._free:
-            pipe = self._free.pop()
-            os.close(pipe[0])
-            os.close(pipe[1])
 
 
 class Cut(Exception):
@@ -167,7 +113,20 @@ class Flow:
     """Pump it whenever its source may be readable or its sink writable. `moved` counts what came from the source."""
 
     __slots__ = (
-        *("_copies", "_held", "_loop", "_pending", "_pipe", "_pipes", "_yielded", "allowance", "ended", "filter"),
+        *(
+            "_bulk",
+            "_copies",
+            "_drained",
+            "_held",
+            "_loop",
+            "_pending",
+            "_pipe",
+            "_pipes",
+            "_yielded",
+            "allowance",
+            "ended",
+            "filter",
+        ),
         *("finished", "moved", "owner", "remaining", "rest", "sink", "source"),
     )
 
@@ -193,6 +152,8 @@ class Flow:
         self._pipe: tuple[int, int] | None = None
         self._held = 0
         self._copies = False
+        self._bulk = False
+        self._drained = False
         self._yielded = False
         self.owner = owner
         self.source = source
@@ -225,11 +186,14 @@ class Flow:
         """For the loop: a fault in a flow is a fault of its owner."""
         self.owner.source_failed(self, ConnectionAbortedError("fault"))
 
-    def pump(self) -> None:
-        """Move bytes until the source has no more, the sink takes no more, or the turn is over."""
+    def pump(self, *, more: bool = True) -> None:
+        """Move bytes until the source has no more, the sink takes no more, or the turn is over. Without `more`, the
+        caller has just been told of bytes, and of no end: then a read that empties the socket is the last.
+        """
         if self.ended or self._yielded:
             return
         turn = 0
+        self._drained = False
         try:
             while self._flush():
                 if self.finished:
@@ -239,6 +203,8 @@ class Flow:
                 if turn >= TURN:
                     self._yielded = True
                     self._loop.soon(self._resume)
+                    return
+                if self._drained and not more:
                     return
                 moved = self._fill()
                 if moved < 0:
@@ -251,6 +217,11 @@ class Flow:
             if self._pipe is not None and not self._held:
                 self._pipes.give(self._pipe, empty=True)
                 self._pipe = None
+
+    def flush(self) -> None:
+        """What waits for the sink is sent, as far as it goes; nothing is read."""
+        if not self.ended:
+            self._flush()
 
     def release(self) -> None:
         """Over: nothing moves any more, and the pipe with whatever is in it is gone."""
@@ -314,7 +285,7 @@ class Flow:
         return moved
 
     def _read(self, limit: int) -> int:
-        if self.filter is None and not self._copies:
+        if self.filter is None and self._bulk and not self._copies:
             if self._pipe is None:
                 self._pipe = self._pipes.take()
             if self._pipe is not None:
@@ -324,9 +295,12 @@ class Flow:
                 except OSError as error:
                     if not self._cannot_splice(error):
                         raise
-        data = self.source.recv(min(COPY, limit))
+        size = min(COPY if self._bulk else SMALL, limit)
+        data = self.source.recv(size)
         if not data:
             return 0
+        self._bulk = len(data) == size
+        self._drained = len(data) < size
         if self.filter is None:
             self._pending = data
         else:

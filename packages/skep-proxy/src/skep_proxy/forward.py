@@ -16,7 +16,7 @@ from skep_policy.verdict import BUDGET, MALFORMED
 
 from . import denial, http1
 from .dial import Failure, Pending
-from .engine import Engine, tune
+from .engine import Engine, tune_stream
 from .exchange import IDEMPOTENT, destination, request_head
 from .farewell import Farewell
 from .flow import COPY, Cut, Flow, linger_reset
@@ -168,7 +168,7 @@ class Forward:
 
     def connected(self, upstream: socket.socket, hop: Hop | None) -> None:
         self.attempt = None
-        tune(upstream)
+        tune_stream(upstream)
         self.upstream, self.kept, self.hop = upstream, self.target, hop
         self.engine.loop.register(upstream.fileno(), self._on_upstream)
         self._send(upstream)

@@ -30,8 +30,10 @@ BATCH = 512
 if sys.platform == "linux":
     READ = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
     WRITE = select.EPOLLOUT | select.EPOLLHUP | select.EPOLLERR
+    # Behind the bytes is an end to be read, or an urgent mark, at which a read stops short of what follows it.
+    MORE = select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR | select.EPOLLPRI
     GONE = select.EPOLLHUP  # nothing more comes and nothing more can be sent
-    _INTEREST = select.EPOLLIN | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
+    _INTEREST = select.EPOLLIN | select.EPOLLPRI | select.EPOLLOUT | select.EPOLLRDHUP | select.EPOLLET
 
     class _Poller:
         """The descriptors of one loop, edge-triggered."""
@@ -57,6 +59,7 @@ if sys.platform == "linux":
 else:
     READ = 1
     WRITE = 4
+    MORE = 1  # not told apart: it is always looked for
     GONE = 0  # kqueue has no such thing: sending fails
 
     class _Poller:

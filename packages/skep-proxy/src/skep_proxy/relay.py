@@ -11,8 +11,9 @@ import select
 import socket
 from collections.abc import Callable
 
-from .flow import Allowance, Cut, Filter, Flow, Pipes, linger_reset
-from .loop import GONE, READ, WRITE, Deadlines, Loop
+from .flow import Allowance, Cut, Filter, Flow, linger_reset
+from .loop import GONE, MORE, READ, WRITE, Deadlines, Loop
+from .pipes import Pipes
 
 
 class Relay:
@@ -51,9 +52,10 @@ class Relay:
         self.reset = False
         self.closed = False
 
-    def start(self, early: bytes) -> None:
+    def start(self, early: bytes, *, client_unread: bool, upstream_unread: bool) -> None:
         """Both sockets are registered already; from here on their events come to the relay. `early` are bytes that the
-        client sent before there was an upstream.
+        client sent before there was an upstream. A socket is `unread` unless what it holds, if anything, is still to be
+        reported by the loop.
         """
         self.loop.handle(self.client.fileno(), self._on_client)
         self.loop.handle(self.upstream.fileno(), self._on_upstream)
@@ -63,8 +65,14 @@ class Relay:
             except Cut as cut:
                 self.flow_cut(self.up, cut)
                 return
-        self.down.pump()
-        self.up.pump()
+        if upstream_unread:
+            self.down.pump()
+        else:
+            self.down.flush()
+        if client_unread:
+            self.up.pump()
+        else:
+            self.up.flush()
 
     def _on_client(self, mask: int) -> None:
         self._on_event(mask, self.up, self.down)
@@ -74,7 +82,7 @@ class Relay:
 
     def _on_event(self, mask: int, reads: Flow, writes: Flow) -> None:
         if mask & READ:
-            reads.pump()
+            reads.pump(more=mask & MORE != 0)
         if mask & WRITE and writes.blocked:
             writes.pump()
         if mask & GONE and not (self.closed or writes.ended) and gone(reads.source):

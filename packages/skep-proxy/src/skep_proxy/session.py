@@ -15,10 +15,10 @@ from skep_policy.verdict import BUDGET, MALFORMED
 
 from . import denial, http1, socks5
 from .dial import Failure, Pending
-from .engine import Engine, tune
+from .engine import Engine, tune_stream
 from .farewell import Farewell
 from .flow import COPY, Filter, linger_reset
-from .loop import GONE, READ
+from .loop import GONE, MORE, READ
 from .passing import MAGIC, Refused, close_all, receive
 from .relay import Relay, closed_by, gone
 from .scope import Scope
@@ -34,7 +34,7 @@ class Session:
 
     __slots__ = (
         *("admitted", "attempt", "before", "buffer", "client", "closed", "engine", "host", "looked"),
-        *("owes_end", "port", "relay", "scope", "via"),
+        *("owes_end", "port", "relay", "scope", "unread", "via"),
     )
 
     def __init__(self, engine: Engine, scope: Scope, client: socket.socket) -> None:
@@ -51,6 +51,8 @@ class Session:
         self.owes_end = False
         """A connection was allowed, and its end is not on record yet."""
         self.before = 0, 0
+        self.unread = True
+        """The client's socket may hold bytes, or an end, that the loop will not report again."""
         self.closed = False
         self.admitted = scope.token is None
 
@@ -115,6 +117,7 @@ class Session:
             except OSError:
                 self.close()
                 return
+            self.unread = len(data) == COPY or mask & MORE != 0
             if self._received(data):
                 return
 
@@ -244,6 +247,8 @@ class Session:
         """The client's bytes wait in the kernel until there is somewhere to send them; one that is gone waits for
         nothing.
         """
+        if mask & READ:
+            self.unread = True
         if mask & GONE and self.attempt is not None and gone(self.client):
             self.close()
 
@@ -263,12 +268,16 @@ class Session:
 
     def connected(self, upstream: socket.socket, hop: Hop | None) -> None:
         self.attempt = None
-        tune(upstream)
+        tune_stream(upstream)
         self.engine.loop.register(upstream.fileno(), self._on_waiting)
-        self.tunnel(upstream, to_client=self._granted())
+        self.tunnel(upstream, to_client=self._granted(), fresh=True)
 
-    def tunnel(self, upstream: socket.socket, *, to_client: bytes, bytes_in: int = 0, bytes_out: int = 0) -> None:
-        """Both sockets are one tunnel from here on. The byte counts are of what passed before it began."""
+    def tunnel(
+        self, upstream: socket.socket, *, to_client: bytes, fresh: bool = False, bytes_in: int = 0, bytes_out: int = 0
+    ) -> None:
+        """Both sockets are one tunnel from here on. The byte counts are of what passed before it began; `fresh` says
+        that the upstream socket was registered just now.
+        """
         engine = self.engine
         self.owes_end = False
         engine.stats.tunnels += 1
@@ -281,7 +290,7 @@ class Session:
             done=self._tunnel_done,
         )
         early, self.buffer = self.buffer, b""
-        relay.start(early)
+        relay.start(early, client_unread=self.unread, upstream_unread=not fresh)
 
     def failed(self, failure: Failure) -> None:
         self.attempt = None
