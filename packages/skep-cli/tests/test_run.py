@@ -11,12 +11,12 @@ import signal
 import stat
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from .stage import PLAIN, document, git, skep
+from .test_interrupts import Started
 
 MEND = "sh -c 'sed -i s/a.-.b/a+b/ calc.py'"
 HERE = ("--execution-mode", "workspace")
@@ -202,28 +202,11 @@ def test_a_disk_the_worker_fills_ends_in_a_failed_run_with_what_there_is(state: 
 
 
 def test_stopping_skep_stops_the_worker_and_still_takes_the_patch(state: Path, repo: Path) -> None:
-    words = [
-        sys.executable,
-        "-m",
-        "skep_cli",
-        "run",
-        str(repo),
-        "x",
-        "--worker",
-        "sh -c 'echo x > f; touch $SKEP_RESULTS/on; sleep 60'",
-    ]
-    env = {"PATH": os.environ["PATH"], "HOME": str(state), "XDG_STATE_HOME": str(state), **PLAIN}
-    process = subprocess.Popen(
-        [*words, "--json", *HERE], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
-    end = time.monotonic() + 20
-    while not list(state.glob("skep/runs/*/results/on")):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, _ = process.communicate(timeout=30)
-    told = json.loads(out)
-    assert process.returncode == 1 and told["state"] == "failed" and told["files_changed"] == ["f"]
+    started = Started(state, repo, "echo x > f; echo up; sleep 60", "workspace")
+    started.until("up\n")
+    started.send(signal.SIGINT)
+    code, told = started.end()
+    assert told is not None and code == 1 and told["state"] == "failed" and told["files_changed"] == ["f"]
 
 
 def test_a_name_that_is_no_text_goes_through_json(state: Path, repo: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 
 from .stage import document, git, make_repo, skep
 from .test_interrupts import KINDS, Started
+from .yard import PACKAGE, Registry
 
 BOTH = ["overlay", "copy"]
 
@@ -144,6 +146,26 @@ def test_a_setup_that_may_not_reach_is_told_the_flag(state: Path, tree: Path) ->
     done = run(state, tree, "true", "--setup", "curl -fsS -m 5 http://not-listed.example/")
     assert done["state"] == "failed" and not done["egress"]["denied"]
     assert "setup: denied not-listed.example" in done["err"], done["err"]
+
+
+@pytest.mark.skipif(shutil.which("npm") is None, reason="no npm here")
+def test_a_toolchain_of_the_setup_installs_and_its_registry_is_not_the_workers(state: Path, tmp_path: Path) -> None:
+    registry = Registry()
+    try:
+        home = state / "home"
+        home.mkdir()
+        (home / ".npmrc").write_text(f"registry=http://127.0.0.1:{registry.port}/npm/\n")
+        package = f'{{"name": "x", "version": "1.0.0", "dependencies": {{"{PACKAGE}": "1.0.0"}}}}\n'
+        repo = make_repo(tmp_path / "repo", {"package.json": package, ".gitignore": "node_modules/\n*.json\n"})
+        use = f'node -p "require(\\"{PACKAGE}\\")" | grep -qx 42'
+        worker = f"{use} && ! npm view {PACKAGE} version && echo x > f"
+        flags = ("--setup", "npm install --no-audit", "--setup-toolchain", "node", "--verify", f"sh -c '{use}'")
+        done = run(state, repo, worker, *flags)
+        asked = len(registry.asked)
+    finally:
+        registry.close()
+    assert (done["state"], done["verification"]["outcome"]) == ("completed", "passed"), done["err"]
+    assert done["files_changed"] == ["f"] and asked > 0
 
 
 def test_a_projects_setup_counts_once_it_is_trusted(state: Path, tree: Path) -> None:
