@@ -18,6 +18,7 @@ import pytest
 from skep_cli.toolchains import layers_for
 from skep_policy.facts import Facts
 
+from .registries import CRATE, GO_MODULE, cargo_registry, go_proxy
 from .stage import git
 from .yard import MODULE, PACKAGE, Registry, Yard, has
 
@@ -324,6 +325,109 @@ def test_cargo_reaches_its_registry_or_is_told_why_not(yard: Yard) -> None:
     assert done.returncode not in (0, 125)
     assert asked and asked <= yard.destinations("denied") | asked
     assert asked & yard.destinations("denied")
+
+
+@needs("npm")
+@pytest.mark.parametrize(
+    ("manager", "install"),
+    [
+        ("pnpm@9", "pnpm install --reporter=append-only && pnpm test"),
+        ("yarn@1", "yarn --no-default-rc install --no-progress && yarn --no-default-rc test"),
+    ],
+)
+def test_other_package_managers_of_node_install_and_test_with_the_configured_registry(
+    yard: Yard, manager: str, install: str
+) -> None:
+    configured("node", yard)
+    yard.write(
+        {
+            "package.json": json.dumps(
+                {
+                    "name": "small",
+                    "version": "1.0.0",
+                    "scripts": {
+                        "test": "node -e \"if (!require('is-odd')(3)) process.exit(1); console.log('tested')\""
+                    },
+                    "dependencies": {"is-odd": "3.0.1"},
+                }
+            )
+        }
+    )
+    flags = ("--toolchain", "node")
+    script = f"npm install --silent --global --prefix /tmp/tool {manager} && PATH=/tmp/tool/bin:$PATH && {install}"
+    told = ok(yard.exec("sh", "-ec", script, flags=flags, own_home=False))
+    assert "tested" in told and (yard.project / "node_modules/is-odd/package.json").exists()
+    assert yard.destinations("denied") == set()
+
+
+@pytest.mark.guarantee("net-toolchain")
+@needs("go")
+def test_go_builds_and_tests_with_a_module_of_its_configured_proxy_only(yard: Yard, registry: Registry) -> None:
+    registry.files = go_proxy("/go")
+    proxy = f"http://127.0.0.1:{registry.port}/go"
+    yard.write({".config/go/env": f"GOPROXY={proxy}\nGONOSUMDB=*\nGOSUMDB=off\n"}, below=yard.home)
+    yard.write(
+        {
+            "go.mod": f"module small\n\ngo 1.18\n\nrequire {GO_MODULE} v1.0.0\n",
+            "small_test.go": f'package small\n\nimport (\n\t"testing"\n\n\t"{GO_MODULE}"\n)\n\n'
+            "func TestAnswer(t *testing.T) {\n\tif demo.Answer() != 42 {\n\t\tt.Fatal()\n\t}\n}\n",
+        }
+    )
+    refused = yard.exec("sh", "-c", "GOCACHE=/tmp/c GOPATH=/tmp/go go mod tidy")
+    assert refused.returncode == 1 and registry.asked == [], "its twin, without the toolchain"
+    told = ok(yard.exec("sh", "-ec", "go mod tidy && go test ./...", flags=("--toolchain", "go")))
+    assert told.startswith("ok") and (yard.project / "go.sum").exists()
+    assert yard.destinations("allowed") == {("127.0.0.1", registry.port)} and yard.destinations("denied") == set()
+    assert not (yard.home / "go").exists() and not (yard.home / ".cache/go-build").exists()
+
+
+@needs("cargo")
+def test_cargo_builds_and_tests_with_a_crate_of_its_configured_registry_only(
+    yard: Yard, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    registry.files = cargo_registry("/index", f"http://127.0.0.1:{registry.port}")
+    # rustup's cargo asks the home folder which one it is
+    found = subprocess.run(["rustup", "which", "cargo"], capture_output=True, text=True, check=False)
+    if found.returncode == 0:
+        monkeypatch.setenv("PATH", f"{os.path.dirname(found.stdout.strip())}:{os.environ['PATH']}")
+    source = f'[source.crates-io]\nreplace-with = "here"\n[source.here]\nregistry = "sparse+http://127.0.0.1:{registry.port}/index/"\n'
+    yard.write({".cargo/config.toml": source}, below=yard.home)
+    yard.write(
+        {
+            "Cargo.toml": '[package]\nname = "small"\nversion = "0.1.0"\nedition = "2021"\n'
+            f'[dependencies]\n{CRATE} = "1"\n',
+            "src/lib.rs": f"#[test]\nfn answers() {{ assert_eq!({CRATE}::answer(), 42); }}\n",
+        }
+    )
+    told = ok(yard.exec("cargo", "test", "--lib", flags=("--toolchain", "rust")))
+    assert "1 passed" in told
+    assert yard.destinations("allowed") == {("127.0.0.1", registry.port)} and yard.destinations("denied") == set()
+    assert not (yard.home / ".cargo/registry").exists()
+
+
+MAVEN_PARENT = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<groupId>skep.test</groupId><artifactId>parent</artifactId><version>1</version><packaging>pom</packaging></project>
+"""
+MAVEN_PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
+<parent><groupId>skep.test</groupId><artifactId>parent</artifactId><version>1</version><relativePath/></parent>
+<artifactId>small</artifactId><packaging>pom</packaging></project>
+"""
+
+
+@needs("mvn")
+def test_maven_fetches_from_its_configured_mirror_only(yard: Yard, registry: Registry) -> None:
+    registry.files = {"/maven/skep/test/parent/1/parent-1.pom": MAVEN_PARENT.encode()}
+    mirror = f"<mirror><id>m</id><mirrorOf>*</mirrorOf><url>http://127.0.0.1:{registry.port}/maven</url></mirror>"
+    yard.write({".m2/settings.xml": f"<settings><mirrors>{mirror}</mirrors></settings>"}, below=yard.home)
+    yard.write({"pom.xml": MAVEN_PROJECT})
+    grant = ("--grant", "~/.m2/settings.xml")
+    # a JVM takes the home folder from the list of users
+    words = ("mvn", "-B", "-q", "-s", str(yard.home / ".m2/settings.xml"), "validate")
+    refused = yard.exec(*words, "-Dmaven.repo.local=/tmp/m2", flags=grant)
+    assert refused.returncode == 1 and registry.asked == [], "its twin, without the toolchain"
+    ok(yard.exec(*words, flags=("--toolchain", "jvm", *grant)))
+    assert yard.destinations("allowed") == {("127.0.0.1", registry.port)} and yard.destinations("denied") == set()
+    assert [path.name for path in (yard.home / ".m2").iterdir()] == ["settings.xml"]
 
 
 def test_this_python_is_found_when_no_other_is(yard: Yard) -> None:

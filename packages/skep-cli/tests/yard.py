@@ -56,11 +56,12 @@ def wheel() -> bytes:
 
 
 class Registry:
-    """An npm registry at /npm/ and a simple index at /simple/, with one package; keeps who asked for what with which
-    credentials.
+    """An npm registry at /npm/ and a simple index at /simple/, with one package, and `files`; keeps who asked for what
+    with which credentials.
     """
 
     def __init__(self) -> None:
+        self.files: dict[str, bytes] = {}
         self.asked: list[tuple[str, str | None]] = []
         registry = self
 
@@ -102,6 +103,8 @@ class Registry:
                 return "text/html", f'<a href="../../files/{wheel_name}">{wheel_name}</a>'.encode()
             case _ if path == f"/files/{wheel_name}":
                 return "application/octet-stream", wheel()
+            case _ if path in self.files:
+                return "application/octet-stream", self.files[path]
             case _:
                 return None
 
