@@ -87,6 +87,14 @@ print(lookup("{BAD}", "127.0.0.1"))
     assert first == MARKER and service[0].endswith("I") and name == "error 3"
 
 
+@pytest.mark.parametrize("weakened", [None, "no nf_tables"])
+def test_a_rule_for_loopback_addresses_leads_to_those_of_the_host(stage: Stage, weakened: str | None) -> None:
+    code = f"{WHO}\nprint(who('127.0.0.1', {stage.ports.lines}), who('127.0.0.1', {stage.ports.http}))"
+    seen = inside(stage, code, "--allow", f"127.0.0.0/8:{stage.ports.lines}", weakened=weakened)
+    assert seen.output.startswith(MARKER) and ("127.0.0.1", stage.ports.lines) in seen.allowed()
+    assert "Error" in seen.output, "another port is the worker's own, or denied"
+
+
 def test_what_the_worker_itself_listens_at_is_its_own_and_names_are_not(stage: Stage) -> None:
     """Programs take the address from which they would reach a distant one for their own, listen and connect there."""
     code = f"""{WHO}

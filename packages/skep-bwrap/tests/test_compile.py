@@ -118,8 +118,12 @@ def test_ports_that_rules_name_have_listeners_and_one_serves_all_where_the_kerne
     assert listening("listen", *allow) == [*proxy, *named, *service, *dns]
     assert listening("listen-every", *allow) == [*proxy, *every, *service, *dns]
     both = (*allow, "a.example.com:5432")
-    assert [record for record in listening("listen", *both) if record in service] == []
-    assert listening("listen-every", *both) == [*proxy, *every, *service, *dns]
+    wide = ["tcp 0.0.0.0 5432", "tcp :: 5432"]
+    assert listening("listen", *both) == [*proxy, *named, *wide, *dns]
+    assert listening("listen-every", *both) == [*proxy, *every, *wide, *dns]
+    for network in ("127.0.0.0/8:5432", "127.5.0.0/16:5432"):
+        assert listening("listen-every", network) == [*proxy, *every, *wide, *dns]
+    assert listening("listen-every", "10.0.0.0/8:5432", "*:443") == [*proxy, *every, *dns]
     assert listening("listen-every", *allow, transparent=False) == []
     assert len(listening("listen", "a.example.com:*")) == 1 + 2 * len(USUAL_PORTS) + 2
 

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import os
 
+from skep_policy.address import LOOPBACK, classify
 from skep_policy.boundary import Access, Boundary
 from skep_policy.clients import proxy_environment, ssh_environment
 from skep_policy.launch import Launch
+from skep_policy.rules import Rules
 from skep_policy.value import Value, replace
 
 from .errors import BackendUnavailable
@@ -55,13 +57,14 @@ others.
 
 class Network(Value):
     """How packets leave: not at all, through the proxy, through the proxy even for programs that know none, or
-    freely.
+    freely. `loopback` are those of the ports at which a rule allows a network of loopback addresses.
     """
 
     mode: str
     transparent: bool = False
     ports: tuple[int, ...] = ()
     services: tuple[tuple[str, int], ...] = ()
+    loopback: tuple[int, ...] = ()
 
 
 def network_of(boundary: Boundary, *, proxied: bool, transparent: bool) -> Network:
@@ -73,7 +76,14 @@ def network_of(boundary: Boundary, *, proxied: bool, transparent: bool) -> Netwo
             raise BackendUnavailable("the policy allows destinations, and no proxy was handed in to reach them through")
         return Network("none")
     ports = USUAL_PORTS if rules.ports is None else tuple(sorted(rules.ports))[:MAX_TRANSPARENT_PORTS]
-    return Network("filtered", transparent, ports, rules.services)
+    own = [rule.host.partition("/")[0] for rule in rules.allow if rule.kind == "net"]
+    own = ["127.0.0.1", "::1", *(address for address in own if classify(address) == LOOPBACK)]
+    loopback = [port for port in ports if any(_allows(rules, address, port) for address in own)]
+    return Network("filtered", transparent, ports, rules.services, tuple(loopback))
+
+
+def _allows(rules: Rules, address: str, port: int) -> bool:
+    return rules.check_address(rules.decide(address, port), address).allow
 
 
 def namespace_args(boundary: Boundary, network: Network, *, apart: bool) -> list[str]:
@@ -102,22 +112,25 @@ def listen_records(network: Network) -> Iterator[tuple[str, str]]:
         return
     # At every address, so that a program with a resolver of its own choice is answered too.
     dns = ("dns 0.0.0.0 53", "dns :: 53")
-    services = [
-        (port, f"tcp {address} {port}")
-        for host, port in network.services
-        for address in (("127.0.0.1", "::1") if host == "localhost" else (host,))
-        if port != PROXY_PORT
-    ]
-    for port in network.ports:
-        if port != PROXY_PORT:
-            yield "listen", f"tcp 0.0.0.0 {port}"
-            yield "listen", f"tcp :: {port}"
-    for record in (*(record for port, record in services if port not in network.ports), *dns):
+    for record in (*_listeners(network, network.ports), *dns):
         yield "listen", record
     yield "every-port", str(EVERY_PORT)
     every = (f"every 0.0.0.0 {EVERY_PORT}", f"every :: {EVERY_PORT}")
-    for record in (proxy, *every, *(record for _, record in services), *dns):
+    # Loopback is the worker's own: what it leads to of the host's has listeners of its own.
+    for record in (proxy, *every, *_listeners(network, network.loopback), *dns):
         yield "listen-every", record
+
+
+def _listeners(network: Network, ports: tuple[int, ...]) -> Iterator[str]:
+    """At every address for these ports, and at their own for services at others."""
+    for port in ports:
+        if port != PROXY_PORT:
+            yield f"tcp 0.0.0.0 {port}"
+            yield f"tcp :: {port}"
+    for host, port in network.services:
+        if port not in ports and port != PROXY_PORT:
+            for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
+                yield f"tcp {address} {port}"
 
 
 def shim_records(
