@@ -136,6 +136,9 @@ def test_what_comes_after_the_end_is_refused_and_nothing_of_it_stays(stack: Exit
             late()
     assert ours.fileno() == -1
     assert theirs.recv(1) == b""
+    proxy.stop_accepting()
+    assert proxy.drain(60)
+    proxy.close()
 
 
 def test_what_comes_during_the_end_is_served_or_refused_and_nothing_of_it_stays() -> None:

@@ -177,14 +177,17 @@ class Proxy:
         return stats
 
     def stop_accepting(self) -> None:
-        """Listeners are closed, those that were handed over too; connections that are open go on."""
+        """Listeners are closed, those that were handed over too; connections that are open go on. After the end of the
+        proxy there is nothing to do.
+        """
 
         def stop() -> None:
             self._close_listeners(list(self._listeners))
             for handoff in list(self._engine.handoffs):
                 handoff.stop_accepting()
 
-        self._on_engine(stop)
+        if not self._closed:
+            self._on_engine(stop)
 
     def drain(self, seconds: float) -> bool:
         """Stop accepting, and wait for the open connections to end. False when some are still open after that time."""
@@ -197,8 +200,7 @@ class Proxy:
             else:
                 self._engine.retries.add(done, look)
 
-        self._engine.loop.submit(look)
-        return done.wait(seconds)
+        return not self._engine.loop.submit(look) or done.wait(seconds)
 
     def close(self) -> None:
         """No listener, connection, descriptor or thread of the proxy is left. Open connections are reset.
