@@ -7,6 +7,8 @@ import os
 
 from .cage import Attempt, matrix
 
+ROOT = os.geteuid() == 0
+
 # name: (statements on a folder D and the file F in it, what becomes of them on a read-only mount)
 CHANGES = {
     "create": ("os.close(os.open(D + '/new', os.O_CREAT | os.O_EXCL | os.O_WRONLY))", "EROFS"),
@@ -151,7 +153,7 @@ KERNEL: list[Attempt] = [
         "/dev/vda", "/dev/sda", "/dev/loop0", "/dev/kvm", "/dev/fuse", "/dev/net/tun", "/dev/vsock",
     )),
     # An ordinary user's own keys are listed by name; covering the list would keep sandboxes from nesting.
-    Attempt("read /proc/keys", "open('/proc/keys').read()", ("EACCES",) if os.geteuid() == 0 else ("ok",), "nobody"),
+    Attempt("read /proc/keys", "open('/proc/keys').read()", ("EACCES",) if ROOT else ("ok",), "nobody"),
     Attempt("name the host", "call('sethostname', b'x', 1)", ("EPERM",), "root", "call('unshare', 0x04000000); call('sethostname', b'x', 1)"),
     Attempt("set the clock", "import time; time.clock_settime(0, time.time())", ("EPERM",), "nobody"),
     Attempt("load a module", "call('syscall', 175, b'', 0, b'')", ("EPERM",), "nobody"),
@@ -169,6 +171,31 @@ KERNEL: list[Attempt] = [
     Attempt("create in /run", "open('/run/made', 'x').close()", ("EROFS",), "root", "open('/run/skep-cage', 'x').close(); os.unlink('/run/skep-cage')"),
     Attempt("a lease on a file of the host, which stops those who open it", "fcntl.fcntl(os.open(O + '/file', os.O_RDONLY), 1024, 1)", ("EPERM",)),
     Attempt("a lease on a file of one's own", "fcntl.fcntl(os.open(W + '/mine', os.O_RDONLY), 1024, 1)", ("EPERM",)),
+    *(Attempt(f"ask {name} of the terminal", f"fcntl.ioctl(os.openpty()[1], {number}, bytes(64))", expected, "nobody") for name, number, expected in (
+        ("to type", 0x5412, ("EPERM",)), ("a console's paste", 0x541C, ("EPERM",)), ("for all consoles", 0x541D, ("EPERM", "EBUSY", "EACCES")),
+        ("for another keymap", 0x4B47, ("ENOTTY", "EPERM")), ("for another text of a key", 0x4B49, ("ENOTTY", "EPERM")),
+    )),
+    *(Attempt(f"mount {kind} in a namespace", f"namespace(); mount('x', '/mnt', {kind!r}); os.listdir('/mnt')", ("EPERM", "EBUSY", "ENODEV", "EINVAL"), "nobody") for kind in (
+        "ext4", "debugfs", "tracefs", "securityfs", "configfs", "devtmpfs", "pstore", "efivarfs", "nfsd", "autofs",
+    )),
+    Attempt("a cgroup of the host in a namespace", "namespace(); call('unshare', 0x02000000); mount('x', '/mnt', 'cgroup2'); open('/mnt/cgroup.procs', 'w').write('1')", ("EPERM", "EACCES", "EBUSY"), "nobody"),
+    Attempt("a new /proc in a namespace", "namespace(); mount('x', '/mnt', 'proc'); open('/mnt/sys/kernel/core_pattern', 'w').close()", ("EPERM", "EACCES"), "nobody"),
+    Attempt("a new /sys in a namespace", "namespace(); call('unshare', 0x40000000); mount('x', '/mnt', 'sysfs'); open('/mnt/kernel/mm/ksm/run', 'w').close()", ("EPERM", "EACCES"), "nobody"),
+    Attempt("a user namespace by unshare", "call('unshare', 0x10000000)", ("EPERM",) if ROOT else ("ok",)),
+    Attempt("a user namespace by clone", """
+pid = libc.syscall(56 if os.uname().machine == 'x86_64' else 220, 0x10000011, 0, 0, 0, 0)
+if pid == 0: os._exit(0)
+if pid < 0: raise OSError(ctypes.get_errno(), '')
+""", ("EPERM",) if ROOT else ("ok",)),
+    Attempt("swap", "call('swapon', (W + '/mine').encode(), 0)", ("EPERM",), "nobody"),
+    Attempt("account for processes", "call('acct', (W + '/mine').encode())", ("EPERM", "ENOSYS"), "nobody"),
+    Attempt("quotas", "call('quotactl', 0x800003 << 8, b'/dev/vda', 0, None)", ("EPERM", "ENOENT", "ENOSYS", "ENODEV", "EACCES", "ESRCH", "EINVAL", "ENOTBLK"), "nobody"),
+    Attempt("more priority", "os.setpriority(os.PRIO_PROCESS, 0, -5)", ("EPERM", "EACCES"), "root"),
+    Attempt("a realtime schedule", "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))", ("EPERM",), "root"),
+    Attempt("watch all of a file system", "call('fanotify_init', 0, 0)", ("EPERM", "ENOSYS"), "root"),
+    Attempt("make a file immutable", "fcntl.ioctl(os.open(W + '/mine', os.O_RDONLY), 0x40086602, struct.pack('l', 16))", ("EPERM",), "root"),
+    Attempt("keep pages from being swapped", "call('mlockall', 3); m = mmap.mmap(-1, 64 << 20); m.write(bytes(64 << 20))", ("EPERM", "ENOMEM", "EAGAIN"), "root"),
+    Attempt("break the pid namespace by a signal to pid 1", "os.kill(1, 9); import time; time.sleep(0.1); os.kill(1, 0); raise OSError(16, '')", ("EBUSY", "EPERM"), "nobody"),
     Attempt("chmod of the stdin", "os.fchmod(0, 0o600)", ("EROFS", "EPERM"), "nobody"),
 ]  # fmt: skip
 
@@ -221,7 +248,7 @@ NETWORK: list[Attempt] = [
       for kind in ("socket.SOCK_STREAM", "socket.SOCK_DGRAM")),
     Attempt("a raw socket", "socket.socket(socket.AF_INET, socket.SOCK_RAW, 1).close()", ("EPERM",), "root"),
     Attempt("frames", "socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 768).close()", ("EAFNOSUPPORT",), "root"),
-    Attempt("frames in a namespace", "call('unshare', 0x10000000 | 0x40000000); socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 768).close()", ("EAFNOSUPPORT",)),
+    Attempt("frames in a namespace", "call('unshare', 0x10000000 | 0x40000000); socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 768).close()", ("EPERM",) if ROOT else ("EAFNOSUPPORT",)),
     Attempt("broadcast", "s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.setsockopt(1, 6, 1); s.sendto(b'x', ('255.255.255.255', 9))", ("ENETUNREACH",), "nobody"),
     Attempt("multicast", "socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('224.0.0.251', 5353))", ("ENETUNREACH",), "nobody"),
     Attempt("a route", """
@@ -231,7 +258,7 @@ s.send(struct.pack('=IHHII', 16 + len(body), 24, 0x605, 1, 0) + body)
 code = -struct.unpack_from('=i', s.recv(4096), 16)[0]
 if code: raise OSError(code, '')
 """, ("EPERM",), "nobody"),
-    Attempt("another network namespace's addresses", "call('unshare', 0x10000000 | 0x40000000); socket.create_connection(('127.0.0.1', PORT), 5)", ("ENETUNREACH",), "nobody"),
+    Attempt("another network namespace's addresses", "call('unshare', 0x10000000 | 0x40000000); socket.create_connection(('127.0.0.1', PORT), 5)", ("EPERM",) if ROOT else ("ENETUNREACH",), "nobody"),
     Attempt("mark packets", "socket.socket().setsockopt(socket.SOL_SOCKET, 36, 1)", ("EPERM",), "root"),
 ]  # fmt: skip
 

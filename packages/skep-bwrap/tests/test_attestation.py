@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from skep_bwrap import BackendUnavailable
+from skep_bwrap.seccomp import ARCHES, root_filter
 from skep_bwrap.spawn import Ended
 from skep_netshim import SHIM
 from skep_policy import Rules, replace
@@ -82,7 +83,14 @@ def test_a_worker_that_was_not_set_apart(either: Box) -> None:
 
 
 def test_a_seccomp_filter_that_is_missing(either: Box) -> None:
-    refused(without(either.launch(), "--seccomp", "{fd:seccomp}"), "no seccomp filter")
+    refused(without(either.launch(), "--seccomp", "{fd:seccomp}"), "no seccomp filter|filter is another than ours")
+
+
+@as_root
+def test_a_user_namespace_root_could_make(either: Box) -> None:
+    launch = either.launch()
+    own = b"filter=" + root_filter(ARCHES[os.uname().machine]).hex().encode()
+    refused(told(launch, lambda records: [r for r in records if r != own]), "root could make a user namespace")
 
 
 def test_a_strict_filter_that_is_missing(either: Box) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skep_bwrap import BackendUnavailable, HostFacts, compile, mounts
 from skep_bwrap.compile import USUAL_PORTS
-from skep_bwrap.mountinfo import Mount
+from skep_bwrap.mountinfo import Mount, parse
 from skep_bwrap.mounts import destinations, filesystem_ops
 from skep_bwrap.ops import Bind, Op, RemountReadOnly, Tmpfs, render
 from skep_bwrap.seccomp import ARCHES, base_filter
@@ -198,6 +198,17 @@ def test_the_shims_own_python_is_the_hosts_whatever_a_run_has_in_its_place() -> 
     assert (seen.host, seen.writable) == (f"{REPO}/.py/bin/python3", False)
     of_the_run = visible(ops, f"{REPO}/.venv/x")
     assert (of_the_run.host, of_the_run.writable) == ("/copy/.venv/x", True)
+
+
+def test_what_is_protected_or_hidden_is_so_at_every_other_mount_of_its_files() -> None:
+    table = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n24 22 8:1 /home/u /mnt/alias rw - ext4 /dev/sda1 rw\n"
+    facts = replace(FACTS, mounts=parse(table))
+    roots = [root(REPO), root("/mnt/alias")]
+    ops = ops_of(boundary(roots=roots, protects=[protect(f"{REPO}/a/p")], hides=[hide(f"{HOME}/secret")]), facts)
+    for folder in (REPO, "/mnt/alias/repo"):
+        assert visible(ops, f"{folder}/a/f").writable and not visible(ops, f"{folder}/a/p/f").writable
+        assert Bind(f"{folder}/a", f"{folder}/a", "rw") in ops  # and cannot be moved away
+    assert visible(ops, "/mnt/alias/secret/f").host is None and visible(ops, "/mnt/alias/other").writable
 
 
 def test_a_hide_beside_a_pinned_folder_is_not_covered_by_the_pin() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from skep_bwrap import seccomp
-from skep_bwrap.seccomp import ARCHES, Jump, Line, Mark, Plain, assemble, base_filter, strict_filter
+from skep_bwrap.seccomp import ARCHES, Jump, Line, Mark, Plain, assemble, base_filter, root_filter, strict_filter
 
 from . import bpf
 
@@ -124,6 +124,21 @@ def test_strict_refuses_every_new_namespace(machine: str, flag: int) -> None:
     assert verdict(machine, "unshare", 0x80, strict=True) == errno.EPERM
     assert verdict(machine, "clone3", strict=True) == errno.ENOSYS
     assert verdict(machine, "clone3") == 0
+
+
+@machines
+def test_root_gets_no_user_namespace_and_every_other(machine: str) -> None:
+    known = ARCHES[machine]
+
+    def answer(name: str, flags: int) -> int:
+        return bpf.run(root_filter(known), bpf.call(known.numbers[name], flags, arch=AUDIT[machine]))
+
+    for name in ("clone", "unshare"):
+        for flags in (0x10000000, 0x10020000, 0x10000000 | 17, 0x10000000 | 1 << 40):
+            assert answer(name, flags) == bpf.ERRNO | errno.EPERM
+        for flags in (0, 17, 0x20000, 0x3D0F00, 0x02000000, 0x10000000 << 32):
+            assert answer(name, flags) == bpf.ALLOW
+    assert answer("clone3", 0) == bpf.ERRNO | errno.ENOSYS and answer("mount", 0x10000000) == bpf.ALLOW
 
 
 @machines

@@ -22,7 +22,7 @@ from .errors import BackendUnavailable
 from .facts import HostFacts
 from .mounts import PROC_READ_ONLY, SHIM_INSIDE, destinations, divide, mounted, stages
 from .ops import Data, below, render
-from .seccomp import ARCHES, base_filter, strict_filter
+from .seccomp import ARCHES, base_filter, root_filter, strict_filter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -159,6 +159,8 @@ def shim_records(
     yield from attested_paths(boundary, facts)
     if network.transparent:
         yield "filter", base_filter(ARCHES[facts.machine]).hex()
+    if boundary.uid == 0 and not boundary.strict:
+        yield "filter", root_filter(ARCHES[facts.machine]).hex()
     if boundary.strict:
         yield "strict", "1"
         yield "filter", strict_filter(ARCHES[facts.machine]).hex()

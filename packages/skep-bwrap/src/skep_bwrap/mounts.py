@@ -21,7 +21,7 @@ from __future__ import annotations
 import os
 
 from skep_policy.boundary import OWN_CODE, Access, Boundary, PathRule
-from skep_policy.value import Value
+from skep_policy.value import Value, replace
 
 from .errors import BackendUnavailable
 from .facts import HostFacts
@@ -134,10 +134,10 @@ def mounted(boundary: Boundary, facts: HostFacts) -> list[PathRule]:
     for rule in (*boundary.roots, *boundary.protects, *boundary.hides):
         if rule.kind != "absent" and boundary.access_to(rule.path) == rule.access:
             chosen[rule.path] = rule
-    for rule in [rule for rule in chosen.values() if rule.access == Access.HIDDEN]:
+    for rule in [rule for rule in chosen.values() if rule.access != Access.WRITE]:
         for path in aliases(facts.mounts, rule.path):
-            if boundary.access_to(path) != Access.HIDDEN:
-                chosen[path] = PathRule(path, Access.HIDDEN, rule.kind, rule.reason, rule.source)
+            if boundary.access_to(path) > rule.access:
+                chosen[path] = replace(rule, path=path)
     for path in runtime(boundary, facts):
         chosen[path] = PathRule(path, Access.READ, "dir", OWN_CODE)
     for path in pins(chosen, boundary):

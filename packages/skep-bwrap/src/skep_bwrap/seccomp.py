@@ -14,8 +14,10 @@ Rules of the filter, in the order of its code:
 6. everything else is allowed.
 
 The shim leads every port to one listener by nf_tables, and so starts under a filter that opens NETLINK_NETFILTER as
-well; it adds the one above when that is done. `strict` is one more program, added by the shim at the same time: no
-AF_UNIX, no new namespace, no mount. Filters stack, and the strictest answer wins (seccomp(2)).
+well; it adds the one above when that is done. Two more programs may be added by the shim at the same time. Root of
+the host gets no new user namespace: there it had every capability over namespaces of its own, with the rights of the
+host's uid 0 on what it mounted, the host's cgroups among it. And `strict` refuses AF_UNIX, every new namespace, and
+mounts. Filters stack, and the strictest answer wins (seccomp(2)).
 """
 
 from __future__ import annotations
@@ -59,6 +61,7 @@ AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NETLINK_ROUTE, NETLINK_NETFILTER = 0, 12
 SOCK_DGRAM: Final = 2
 SOCK_TYPE_MASK: Final = 0xF
+CLONE_NEWUSER: Final = 0x10000000
 CLONE_NEW_ANY: Final = 0x7E020080  # NEWNS NEWCGROUP NEWUTS NEWIPC NEWUSER NEWPID NEWNET and NEWTIME
 X32_BIT: Final = 0x40000000
 
@@ -293,6 +296,25 @@ def base_filter(arch: Arch, *, netfilter: bool = False) -> bytes:
     )
 
 
+def root_filter(arch: Arch) -> bytes:
+    """What root of the host does not get in addition: a user namespace."""
+    number = arch.numbers
+    return assemble(
+        [
+            *_prologue(arch),
+            Jump(JEQ, number["clone3"], "enosys"),  # its flags are in memory, where no filter looks; libc uses clone
+            Jump(JEQ, number["clone"], "flags"),
+            Jump(JEQ, number["unshare"], "flags"),
+            Plain(RET, ALLOW),
+            Mark("flags"),
+            load(low_half(0)),
+            Jump(JSET, CLONE_NEWUSER, "eperm"),
+            Plain(RET, ALLOW),
+            *_epilogue(),
+        ]
+    )
+
+
 def strict_filter(arch: Arch) -> bytes:
     """What `--strict` adds. A datagram pair is refused with AF_UNIX, since it can be connected again to a path."""
     number = arch.numbers
@@ -300,9 +322,7 @@ def strict_filter(arch: Arch) -> bytes:
         [
             *_prologue(arch),
             *(Jump(JEQ, number[name], "eperm") for name in DENIED_STRICT),
-            Jump(
-                JEQ, number["clone3"], "enosys"
-            ),  # its flags are in memory, where a filter cannot look; libc falls back to clone
+            Jump(JEQ, number["clone3"], "enosys"),
             Jump(JEQ, number["clone"], "flags"),
             Jump(JEQ, number["unshare"], "flags"),
             Jump(JEQ, number["socket"], "socket"),

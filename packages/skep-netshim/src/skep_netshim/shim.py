@@ -497,6 +497,8 @@ def attest_seccomp(config: Config) -> str:
             pass
         else:
             raise Refused("the strict filter is not in force")
+    if is_root(config) and c_function("unshare")(CLONE_NEWUSER) == 0:
+        raise Refused("root could make a user namespace")
     return fields.get("Seccomp_filters", "1")
 
 
