@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
 import subprocess
@@ -77,7 +79,23 @@ def run_all(mark: str, folder: Path) -> None:
 
 def test_toml_is_a_policy_that_loads() -> None:
     for document, block in blocks_run_here("toml"):
-        parse_policy(block.text, source=f"{name(document)}:{block.line}")
+        if not block.mark.startswith("preset: "):
+            parse_policy(block.text, source=f"{name(document)}:{block.line}")
+
+
+def test_a_preset_shown_is_one_that_is_understood(tmp_path: Path) -> None:
+    shown = [block for _, block in blocks("toml") if block.mark.startswith("preset: ")]
+    assert shown
+    for block in shown:
+        preset = block.mark.removeprefix("preset: ")
+        path = tmp_path / "skep/workers" / f"{preset}.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(block.text)
+        words = [Path(sys.executable).with_name("skep"), "workers", preset, "--json"]
+        env = {"PATH": os.defpath, "HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+        done = subprocess.run(words, env=env, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)[0]["source"] == str(path)
 
 
 def shown_commands() -> list[tuple[str, str]]:
