@@ -16,9 +16,15 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal  # the module around it imports enum, which takes as long as ten of ours
+
 
 PR_SET_CHILD_SUBREAPER = 36
 HELD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal  # the module around it imports enum
 
 MAX_DYING = 10.0
 """Seconds. A pid that was taken again meanwhile shall not be waited for."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import _socket
 import os
 import select
-import signal
 import time
 
 from skep_policy.launch import Launch
@@ -20,7 +19,11 @@ from .holders import children, end_holders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Iterator, Mapping, Sequence
+else:
+    import _signal as signal  # the module around it imports enum, which takes as long as ten of ours
+
 
 MAX_DIAGNOSTICS = 65536
 MAX_SET_UP = 60.0

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import _socket
 import os
-import signal
 
 from skep_bwrap.errors import BackendUnavailable
 from skep_bwrap.session import run
@@ -23,11 +22,17 @@ from .host import HERE, NO_BACKEND_FIX, Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Sequence
 
     from skep_bwrap.spawn import Sandbox
     from skep_proxy import Proxy
     from skep_seatbelt import Sandbox as Held
+
+    from .doorman import Doorman
+else:
+    import _signal as signal  # the module around it imports enum, which takes as long as ten of ours
+
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -70,6 +75,7 @@ class Session:
         self.egress = Egress()
         self._on_event = on_event
         self._proxy: Proxy | None = None
+        self._doorman: Doorman | None = None
         self._ours: _socket.socket | None = None
         self._theirs: _socket.socket | None = None
         self._previous: dict[int, object] = {}
@@ -97,11 +103,20 @@ class Session:
         sandbox.wake = self._wake()
         if not first:
             return
-        if self._ours is not None:
-            import socket
+        if self._ours is not None and self.boundary.rules.mode == "none":
+            from .doorman import Doorman
 
-            self.proxy().adopt(socket.socket(fileno=self._ours.detach()), self.boundary.rules)
+            ours, self._ours = self._ours, None
+            self._doorman = Doorman(ours, self._adopt)
+        elif self._ours is not None:
+            self._adopt(self._ours.detach())
         self.forward_to(sandbox)
+
+    def _adopt(self, fd: int) -> None:
+        """The proxy serves what comes by a connection."""
+        import socket
+
+        self.proxy().adopt(socket.socket(fileno=fd), self.boundary.rules)
 
     def proxy(self) -> Proxy:
         """The run's proxy, on its thread from now on. Raises BackendUnavailable for an upstream that cannot be used."""
@@ -149,6 +164,8 @@ class Session:
             signal.set_wakeup_fd(self._previous_wake)
             for fd in self._wakes:
                 os.close(fd)
+        if self._doorman is not None:
+            self._doorman.close()
         if self._proxy is not None:
             self._proxy.close()
         for sock in (self._ours, self._theirs):

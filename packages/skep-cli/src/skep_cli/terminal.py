@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
 
     from skep_bwrap.spawn import Sandbox
+else:
+    import _signal as signal  # the module around it imports enum, which takes as long as ten of ours
 
 
 def opened() -> int | None:

@@ -6,14 +6,13 @@ first used, since it needs anyio and `Proxy` does not.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .denial import explain_denial
 from .engine import Stats
 from .limits import Limits
 from .server import Proxy
 from .upstream import Upstream, UpstreamError
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .serving import Serving, serve
 

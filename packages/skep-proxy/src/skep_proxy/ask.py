@@ -6,13 +6,15 @@ socks5h:// leave resolving to the proxy.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from skep_policy import is_address
 from skep_policy.hosts import parse_ipv4, parse_ipv6
 
 from . import http1
 from .upstream import Hop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
 
 MAX_HEAD = 16384
 """Bytes of an HTTP proxy's answer."""
@@ -34,18 +36,20 @@ class Refused(Exception):
     """There will be no tunnel; the text says what the proxy did."""
 
 
-class Ask(Protocol):
-    """One conversation. Of what the proxy says, `wanted` bytes are fed, and not one of the tunnel behind them."""
+if TYPE_CHECKING:
 
-    first: bytes
+    class Ask(Protocol):
+        """One conversation. Of what the proxy says, `wanted` bytes are fed, and not one of the tunnel behind them."""
 
-    def wanted(self, seen: bytes) -> int:
-        """How many of these bytes, the next of the proxy, are part of its answer; at least one."""
-        ...
+        first: bytes
 
-    def feed(self, data: bytes) -> bytes | None:
-        """What to say next, which may be nothing yet; None when the tunnel stands. Raises Refused."""
-        ...
+        def wanted(self, seen: bytes) -> int:
+            """How many of these bytes, the next of the proxy, are part of its answer; at least one."""
+            ...
+
+        def feed(self, data: bytes) -> bytes | None:
+            """What to say next, which may be nothing yet; None when the tunnel stands. Raises Refused."""
+            ...
 
 
 def ask(hop: Hop, host: str, port: int) -> Ask:

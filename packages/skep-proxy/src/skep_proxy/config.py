@@ -42,11 +42,23 @@ class ListenerTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_
     max_bytes_out: str | None = None
 
 
+class LimitsTable(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True, kw_only=True):
+    """The fields of `Limits`, which says what they are."""
+
+    connections: int = Limits().connections
+    connections_each: int = Limits().connections_each
+    head: int = Limits().head
+    handshake: float = Limits().handshake
+    dial: float = Limits().dial
+    keep_alive: float = Limits().keep_alive
+    linger: float = Limits().linger
+
+
 class File(msgspec.Struct, frozen=True, rename="kebab", forbid_unknown_fields=True):
     """The configuration file."""
 
     listener: list[ListenerTable] = []
-    limits: Limits = Limits()
+    limits: LimitsTable = LimitsTable()
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -90,7 +102,7 @@ def parse_file(text: str, *, source: str) -> Settings:
     for number, (place, _) in enumerate(listeners):
         if place in [other for other, _ in listeners[:number]]:
             raise PolicyError(f"{place} is listed twice", source=source, key=f"listener[{number}]")
-    return Settings(tuple(listeners), file.limits)
+    return Settings(tuple(listeners), Limits(**msgspec.structs.asdict(file.limits)))
 
 
 def flag_listeners(

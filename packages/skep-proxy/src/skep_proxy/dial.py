@@ -16,16 +16,19 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from typing import Protocol
 
-import msgspec
 from skep_policy import Rules, Verdict, classify, is_address
 from skep_policy.address import LOOPBACK
+from skep_policy.value import Value
 from skep_policy.verdict import PRIVATE_ADDRESS
 
 from .loop import Deadlines, Loop
 from .resolver import Resolver
 from .upstream import Hop, Upstream
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
 
 STAGGER = 0.25
 """Seconds before the next address is tried beside the ones that have not answered (RFC 8305 section 8)."""
@@ -39,7 +42,7 @@ _DONE = frozenset((0, errno.EISCONN))
 _SHORTAGE = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
-class Failure(msgspec.Struct, frozen=True):
+class Failure(Value):
     """Why an allowed target was not reached. `status` is 502, 503 or 504, `reason` a word for logs, `detail` a sentence
     for the operator, and `told` one for the client, who learns nothing of the operator's own proxy.
     """
@@ -50,35 +53,39 @@ class Failure(msgspec.Struct, frozen=True):
     told: str
 
 
-class Owner(Protocol):
-    """Who wants a connection. After `dial`, exactly one of `connected` and `failed` follows an approval."""
+if TYPE_CHECKING:
 
-    @property
-    def asker(self) -> object:
-        """For whom names are looked up: one does not hold up another."""
-        ...
+    class Owner(Protocol):
+        """Who wants a connection. After `dial`, exactly one of `connected` and `failed` follows an approval."""
 
-    def approve(self, verdict: Verdict) -> bool:
-        """The final verdict, once, before the first packet; False ends the attempt without a further call."""
-        ...
+        @property
+        def asker(self) -> object:
+            """For whom names are looked up: one does not hold up another."""
+            ...
 
-    def connected(self, upstream: socket.socket, hop: Hop | None) -> None:
-        """`hop` is the upstream proxy at the other end, None when it is the target itself (or a tunnel to it)."""
-        ...
+        def approve(self, verdict: Verdict) -> bool:
+            """The final verdict, once, before the first packet; False ends the attempt without a further call."""
+            ...
 
-    def failed(self, failure: Failure) -> None: ...
+        def connected(self, upstream: socket.socket, hop: Hop | None) -> None:
+            """`hop` is the upstream proxy at the other end, None when it is the target itself (or a tunnel to it)."""
+            ...
 
-    def abort(self) -> None: ...
+        def failed(self, failure: Failure) -> None: ...
+
+        def abort(self) -> None: ...
 
 
-class Pending(Protocol):
-    """A connection being made; `over` when nothing is left to wait for."""
+if TYPE_CHECKING:
 
-    over: bool
+    class Pending(Protocol):
+        """A connection being made; `over` when nothing is left to wait for."""
 
-    def abort(self) -> None:
-        """Nothing is open or waited for any more, and the owner hears nothing."""
-        ...
+        over: bool
+
+        def abort(self) -> None:
+            """Nothing is open or waited for any more, and the owner hears nothing."""
+            ...
 
 
 class Dialer:

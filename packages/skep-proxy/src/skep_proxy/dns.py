@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import struct
 
-import msgspec
 from skep_policy import MalformedHost, Rules, Verdict, canonical_host, is_address
 from skep_policy.hosts import parse_ipv4, parse_ipv6
+from skep_policy.value import Value
 from skep_policy.verdict import MALFORMED
 
 from .synthetic import Names
@@ -47,7 +47,7 @@ _RECORD = struct.Struct("!HHHIH")
 _POINTER_TO_QUESTION = 0xC00C
 
 
-class Denied(msgspec.Struct, frozen=True):
+class Denied(Value):
     """A name that was asked for and is not allowed at any port."""
 
     host: str
@@ -55,7 +55,7 @@ class Denied(msgspec.Struct, frozen=True):
     verdict: Verdict
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(Value):
     """`message` is what to send back, nothing when empty."""
 
     message: bytes

@@ -10,10 +10,9 @@ import socket
 import sys
 from collections.abc import Callable
 from time import time
-from typing import Protocol
 
-import msgspec
 from skep_policy import Closed, Decision, EgressEvent, Rules, Verdict
+from skep_policy.value import Record
 
 from .auth import Token
 from .dial import Dialer
@@ -21,8 +20,14 @@ from .limits import Limits
 from .loop import Loop
 from .pipes import Pipes
 from .resolver import Resolve, Resolver, getaddrinfo
-from .scope import Live, Scope
+from .scope import Scope
 from .upstream import Upstream
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    from .scope import Live
 
 KEEPALIVE = 60
 """Seconds of silence before the kernel asks whether the other end is still there.
@@ -49,31 +54,35 @@ _KEEP_IDLE: int | None = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket
 OnEvent = Callable[[EgressEvent], None]
 
 
-class Offering(Live, Protocol):
-    """A connection by which listeners came."""
+if TYPE_CHECKING:
 
-    scope: Scope
+    class Offering(Live, Protocol):
+        """A connection by which listeners came."""
 
-    def stop_accepting(self) -> None: ...
+        scope: Scope
 
-
-class Accepting(Protocol):
-    """A thread that accepts on what was handed over."""
-
-    def join(self) -> None: ...
+        def stop_accepting(self) -> None: ...
 
 
-class Stats(msgspec.Struct):
+if TYPE_CHECKING:
+
+    class Accepting(Protocol):
+        """A thread that accepts on what was handed over."""
+
+        def join(self) -> None: ...
+
+
+class Stats(Record):
     """Counters since the start, and gauges. A copy; never changes."""
 
     accepted: int = 0
     connections: int = 0
     tunnels: int = 0
     allowed: int = 0
-    denied: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    denied: dict[str, int] = {}
     bytes_in: int = 0
     bytes_out: int = 0
-    failures: dict[str, int] = msgspec.field(default_factory=dict[str, int])
+    failures: dict[str, int] = {}
     unrecorded: int = 0
     faults: int = 0
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
 from skep_policy import MalformedHost, Target, parse_target
+from skep_policy.value import Value
 
 from .http1 import BadMessage, Body, Request, Response, end_to_end
 from .upstream import Hop
@@ -15,7 +15,7 @@ _HOST = frozenset((b"host",))
 _SCHEME = b"http://"
 
 
-class Destination(msgspec.Struct, frozen=True):
+class Destination(Value):
     """Where an absolute-form request goes. `target` is None when `authority` is no host."""
 
     authority: str

@@ -7,7 +7,11 @@ import socket
 from .engine import Engine
 from .flow import COPY, linger_reset
 from .loop import READ
-from .scope import Live, Scope
+from .scope import Scope
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .scope import Live
 
 DRAIN = 1 << 20
 """Bytes read and dropped from a client that is still sending after it was refused."""

@@ -11,13 +11,16 @@ import errno
 import os
 import socket
 import struct
-from typing import Protocol
 
 from skep_policy import Verdict
 from skep_policy.verdict import BUDGET
 
 from .loop import Loop
 from .pipes import Pipes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
 
 CHUNK = 1 << 20
 """Bytes asked of one splice; the pipe's capacity is what bounds it."""
@@ -50,23 +53,25 @@ class Truncated(ConnectionError):
     """The source ended before the body did."""
 
 
-class Filter(Protocol):
-    """Sees the bytes of a flow before they are passed on.
+if TYPE_CHECKING:
 
-    After each call `state` says how to go on: "more" to see the next bytes as well, "open" when the rest may pass
-    unseen, "done" when the flow is complete; then `rest` holds the bytes that came after its end.
-    """
+    class Filter(Protocol):
+        """Sees the bytes of a flow before they are passed on.
 
-    state: str
-    rest: bytes
+        After each call `state` says how to go on: "more" to see the next bytes as well, "open" when the rest may pass
+        unseen, "done" when the flow is complete; then `rest` holds the bytes that came after its end.
+        """
 
-    def feed(self, data: bytes) -> bytes:
-        """What may be passed on by now. Raises Cut, or what the owner of the flow understands."""
-        ...
+        state: str
+        rest: bytes
 
-    def end(self) -> bytes:
-        """The same when the source has ended. Raises Cut or Truncated."""
-        ...
+        def feed(self, data: bytes) -> bytes:
+            """What may be passed on by now. Raises Cut, or what the owner of the flow understands."""
+            ...
+
+        def end(self) -> bytes:
+            """The same when the source has ended. Raises Cut or Truncated."""
+            ...
 
 
 class Allowance:
@@ -89,24 +94,26 @@ class Allowance:
         self.spent += count
 
 
-class Owner(Protocol):
-    """Who a flow works for; hears of its end once."""
+if TYPE_CHECKING:
 
-    def flow_ended(self, flow: Flow) -> None:
-        """Everything was delivered."""
-        ...
+    class Owner(Protocol):
+        """Who a flow works for; hears of its end once."""
 
-    def source_failed(self, flow: Flow, error: OSError) -> None: ...
+        def flow_ended(self, flow: Flow) -> None:
+            """Everything was delivered."""
+            ...
 
-    def sink_failed(self, flow: Flow, error: OSError) -> None: ...
+        def source_failed(self, flow: Flow, error: OSError) -> None: ...
 
-    def flow_cut(self, flow: Flow, problem: Exception) -> None:
-        """The filter or the budget raised."""
-        ...
+        def sink_failed(self, flow: Flow, error: OSError) -> None: ...
 
-    def flow_waits(self, flow: Flow) -> None:
-        """The filter keeps back what it has seen until it sees more."""
-        ...
+        def flow_cut(self, flow: Flow, problem: Exception) -> None:
+            """The filter or the budget raised."""
+            ...
+
+        def flow_waits(self, flow: Flow) -> None:
+            """The filter keeps back what it has seen until it sees more."""
+            ...
 
 
 class Flow:

@@ -9,13 +9,12 @@ One upstream connection is kept between requests, never shared between clients. 
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
 
 from skep_policy import Target, Verdict
 from skep_policy.verdict import BUDGET, MALFORMED
 
 from . import denial, http1
-from .dial import Failure, Pending
+from .dial import Failure
 from .engine import Engine, tune_stream
 from .exchange import IDEMPOTENT, destination, request_head
 from .farewell import Farewell
@@ -25,7 +24,9 @@ from .roundtrip import RoundTrip
 from .scope import Scope
 from .upstream import Hop
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .dial import Pending
     from .session import Session
 
 VIA = "http"

@@ -14,11 +14,11 @@ address that counts is the socket's own. See `acceptor` for what a peer could do
 
 from __future__ import annotations
 
+import json
 import os
 import socket
-from typing import Literal
 
-import msgspec
+from skep_policy.value import Value
 
 from .acceptor import Acceptor
 from .engine import Engine, tune
@@ -26,6 +26,10 @@ from .listener import Datagrams, Listener
 from .loop import READ
 from .passing import MAGIC, MAX_FDS, Refused, close_all, receive
 from .scope import Scope
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
 
 MAX_LINE = 1 << 16
 """Bytes of one message."""
@@ -37,13 +41,13 @@ MAX_HANDOFFS = 256
 """By one Unix listener at a time: a thread accepts for each (see `acceptor`). The listeners count like connections."""
 
 
-class Entry(msgspec.Struct, frozen=True):
+class Entry(Value):
     kind: Literal["proxy", "tcp", "dns"]
     address: str
     port: int
 
 
-class Offer(msgspec.Struct, frozen=True):
+class Offer(Value):
     listen: list[Entry]
     more: bool = False
 
@@ -51,9 +55,18 @@ class Offer(msgspec.Struct, frozen=True):
 def parse_offer(line: bytes) -> Offer:
     """One message without its line end. Raises Refused."""
     try:
-        return msgspec.json.decode(line.removeprefix(MAGIC), type=Offer)
-    except msgspec.DecodeError as error:
+        said = json.loads(line.removeprefix(MAGIC))
+        entries = [Entry(entry["kind"], entry["address"], entry["port"]) for entry in said["listen"]]
+        offer = Offer(entries, said.get("more", False))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Refused(f"not a hand-over: {error}") from None
+    fits = all(
+        entry.kind in ("proxy", "tcp", "dns") and type(entry.address) is str and type(entry.port) is int
+        for entry in entries
+    )
+    if not fits or type(offer.more) is not bool:
+        raise Refused("not a hand-over: a listener has a kind, an address and a port")
+    return offer
 
 
 def adopt(fd: int, kind: str) -> socket.socket:

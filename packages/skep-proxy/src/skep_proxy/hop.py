@@ -7,9 +7,13 @@ import socket
 from skep_policy import Verdict
 
 from .ask import MAX_HEAD, Refused, ask
-from .dial import Attempt, Dialer, Failure, Owner
+from .dial import Attempt, Dialer, Failure
 from .loop import READ
 from .upstream import Hop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .dial import Owner
 
 
 class HopTunnel:

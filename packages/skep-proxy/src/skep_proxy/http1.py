@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 
-import msgspec
+from skep_policy.value import Record
 
 Header = tuple[bytes, bytes, bytes]
 """(lower-case name, name as written, value)."""
@@ -47,11 +47,15 @@ class BadMessage(ValueError):
         self.status = status
 
 
-class Body(msgspec.Struct, frozen=True):
+class Body(Record):
     """How a body ends: after `length` bytes, by its chunks, or with the connection when it is neither."""
 
     length: int | None = None
     chunked: bool = False
+
+    def __init__(self, length: int | None = None, chunked: bool = False) -> None:
+        self.length = length
+        self.chunked = chunked
 
     @property
     def empty(self) -> bool:
@@ -63,7 +67,7 @@ CHUNKED = Body(chunked=True)
 UNTIL_CLOSE = Body()
 
 
-class Request(msgspec.Struct, frozen=True):
+class Request(Record):
     """A request head. `options` are the lower-case tokens of Connection and Proxy-Connection."""
 
     method: bytes
@@ -72,6 +76,22 @@ class Request(msgspec.Struct, frozen=True):
     headers: list[Header]
     body: Body
     options: frozenset[bytes]
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        minor: int,
+        headers: list[Header],
+        body: Body,
+        options: frozenset[bytes],
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.minor = minor
+        self.headers = headers
+        self.body = body
+        self.options = options
 
     def get(self, name: bytes) -> bytes | None:
         """The value of the first field of that lower-case name."""
@@ -83,7 +103,7 @@ class Request(msgspec.Struct, frozen=True):
         return self.minor == 1 and b"close" not in self.options
 
 
-class Response(msgspec.Struct, frozen=True):
+class Response(Record):
     """A response head; how its body ends depends on the request, see `response_body`."""
 
     status: int
@@ -91,6 +111,15 @@ class Response(msgspec.Struct, frozen=True):
     phrase: bytes
     headers: list[Header]
     options: frozenset[bytes]
+
+    def __init__(
+        self, status: int, minor: int, phrase: bytes, headers: list[Header], options: frozenset[bytes]
+    ) -> None:
+        self.status = status
+        self.minor = minor
+        self.phrase = phrase
+        self.headers = headers
+        self.options = options
 
     @property
     def keep_alive(self) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import msgspec
+from skep_policy.value import Value
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True, rename="kebab", forbid_unknown_fields=True):
+class Limits(Value):
     """Sizes in bytes, times in seconds."""
 
     connections: int = 16384

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable
 
-from .flow import Allowance, Cut, Filter, Flow, linger_reset
+from .flow import Allowance, Cut, Flow, linger_reset
 from .loop import GONE, MORE, READ, WRITE, Deadlines, Loop
 from .pipes import Pipes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .flow import Filter
 
 
 class Relay:

@@ -6,7 +6,6 @@ So `Expect: 100-continue`, answers that come before the request is complete, and
 from __future__ import annotations
 
 import socket
-from typing import Protocol
 
 from . import http1
 from .chunked import ChunkedFilter
@@ -16,33 +15,39 @@ from .flow import COPY, Allowance, Cut, Flow
 from .loop import READ, WRITE
 from .relay import closed_by, gone
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
 
-class Owner(Protocol):
-    """Hears of the end of a round trip, once. The sockets stay the owner's."""
 
-    def complete(self) -> None:
-        """The response is through; see `reusable` and `must_close`."""
-        ...
+if TYPE_CHECKING:
 
-    def switched(self, head: bytes) -> None:
-        """The server has switched protocols; `head` is for the client, and so is what is in `buffer`."""
-        ...
+    class Owner(Protocol):
+        """Hears of the end of a round trip, once. The sockets stay the owner's."""
 
-    def unanswered(self, why: str) -> None:
-        """The upstream went away without a byte of response."""
-        ...
+        def complete(self) -> None:
+            """The response is through; see `reusable` and `must_close`."""
+            ...
 
-    def failed_trip(self, status: int, reason: str, detail: str) -> None:
-        """Nothing of a final response went to the client yet."""
-        ...
+        def switched(self, head: bytes) -> None:
+            """The server has switched protocols; `head` is for the client, and so is what is in `buffer`."""
+            ...
 
-    def cut(self, cut: Cut) -> None:
-        """The request spent its budget."""
-        ...
+        def unanswered(self, why: str) -> None:
+            """The upstream went away without a byte of response."""
+            ...
 
-    def broken(self, reason: str) -> None:
-        """The client is gone, or the response ends in the middle: so that the client can tell, its connection must."""
-        ...
+        def failed_trip(self, status: int, reason: str, detail: str) -> None:
+            """Nothing of a final response went to the client yet."""
+            ...
+
+        def cut(self, cut: Cut) -> None:
+            """The request spent its budget."""
+            ...
+
+        def broken(self, reason: str) -> None:
+            """The client is gone, or the response ends in the middle: so must its connection, so that it can tell."""
+            ...
 
 
 class RoundTrip:

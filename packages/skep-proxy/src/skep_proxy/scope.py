@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from skep_policy import Rules
 
 from .auth import Token
 from .flow import Allowance
 from .synthetic import Names
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
 
 BUDGETS = 16384
 """Destinations with a budget of their own. A worker can name any host below an allowed wildcard; this bounds what that
@@ -18,10 +20,12 @@ costs. Those beyond share one budget.
 _BEYOND = ""
 
 
-class Live(Protocol):
-    """Something that ends with its scope."""
+if TYPE_CHECKING:
 
-    def abort(self) -> None: ...
+    class Live(Protocol):
+        """Something that ends with its scope."""
+
+        def abort(self) -> None: ...
 
 
 class Scope:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
-from collections.abc import Callable, Sequence
 from threading import Event, Thread, current_thread
 from types import TracebackType
-from typing import Literal, NamedTuple, TypeVar
 
-import msgspec
 from skep_policy import Rules
+from skep_policy.value import Value, replace
 
 from .auth import Token
 from .engine import Engine, OnEvent, Stats, load_everything, tune
@@ -21,17 +19,21 @@ from .listener import Datagrams, Listener
 from .resolver import Resolve, getaddrinfo
 from .upstream import Upstream
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Literal, TypeVar
+
+    Kind = Literal["proxy", "tcp", "dns"]
+    T = TypeVar("T")
+
 BACKLOG = 4096
 """Connections the kernel keeps for us; it lowers this to net.core.somaxconn."""
 
 CLOSED = "this proxy is closed"
 
-Kind = Literal["proxy", "tcp", "dns"]
 
-T = TypeVar("T")
-
-
-class Opened(NamedTuple):
+class Opened(Value):
     """A socket that listens and is not served yet. `path` is that of a Unix socket, removed with its listener: path,
     device, inode.
     """
@@ -171,7 +173,7 @@ class Proxy:
 
     def stats(self) -> Stats:
         """A copy of the counters."""
-        stats = msgspec.structs.replace(self._engine.stats, faults=self._engine.loop.faults)
+        stats = replace(self._engine.stats, faults=self._engine.loop.faults)
         stats.denied = dict(stats.denied)
         stats.failures = dict(stats.failures)
         return stats

@@ -14,16 +14,21 @@ from skep_policy.rules import LOCALHOST
 from skep_policy.verdict import BUDGET, MALFORMED
 
 from . import denial, http1, socks5
-from .dial import Failure, Pending
+from .dial import Failure
 from .engine import Engine, tune_stream
 from .farewell import Farewell
-from .flow import COPY, Filter, linger_reset
+from .flow import COPY, linger_reset
 from .loop import GONE, MORE, READ
 from .passing import MAGIC, Refused, close_all, receive
 from .relay import Relay, closed_by, gone
 from .scope import Scope
 from .tls import SniGate
 from .upstream import Hop
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .dial import Pending
+    from .flow import Filter
 
 NO_PORT = 0
 """Port in the event about a target whose text is not one."""

@@ -7,9 +7,12 @@ judged by that address.
 
 from __future__ import annotations
 
-from typing import Literal
+from skep_policy.value import Value
 
-import msgspec
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Literal
+
 
 VERSION = 5
 NO_AUTHENTICATION = b"\x05\x00"
@@ -47,7 +50,7 @@ class BadSocks(Exception):
         self.answer = answer
 
 
-class Step(msgspec.Struct, frozen=True):
+class Step(Value):
     """What was understood: `answer` goes to the client; with kind "request", `host` and `port` are what it asks for."""
 
     kind: Literal["greeting", "request"]

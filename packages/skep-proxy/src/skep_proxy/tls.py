@@ -17,12 +17,14 @@ allows no host on shared front ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from skep_policy import MalformedHost, Verdict, canonical_host
 from skep_policy.verdict import MALFORMED, SNI_MISMATCH
 
 from .flow import Cut
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LIMIT = 65536
 """Bytes of a ClientHello with its record headers. The largest in use, with post-quantum keys, have a few thousand."""

@@ -16,13 +16,16 @@ addresses are decided as ever, private addresses behind allowed names are the up
 from __future__ import annotations
 
 from binascii import b2a_base64
-from collections.abc import Mapping
-from typing import Literal
 
-import msgspec
 from skep_policy import MalformedHost, canonical_host, is_address, parse_target
 from skep_policy.address import parse_network
 from skep_policy.hosts import parse_ipv4, parse_ipv6, split_port
+from skep_policy.value import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Literal
 
 
 class UpstreamError(ValueError):
@@ -37,7 +40,7 @@ _KINDS: dict[str, tuple[Literal["http", "socks5"], int]] = {
 """By scheme: how it is spoken to, and its port where none is written."""
 
 
-class Hop(msgspec.Struct, frozen=True):
+class Hop(Value):
     """One upstream proxy. `authorization` is the value of Proxy-Authorization, or the message with user and password
     of RFC 1929.
     """
@@ -56,7 +59,7 @@ class Hop(msgspec.Struct, frozen=True):
         return b"" if self.authorization is None else b"Proxy-Authorization: %b\r\n" % self.authorization
 
 
-class Exempt(msgspec.Struct, frozen=True):
+class Exempt(Value):
     """One entry of NO_PROXY. `network` is (number, prefix length, width)."""
 
     name: str = ""
@@ -75,7 +78,7 @@ class Exempt(msgspec.Struct, frozen=True):
         return number >> width - prefix == base >> width - prefix
 
 
-class Upstream(msgspec.Struct, frozen=True):
+class Upstream(Value):
     """Which proxy, if any, a connection goes through."""
 
     plain: Hop | None = None
