@@ -106,3 +106,25 @@ def test_a_program_put_in_front_of_one_of_the_hosts_is_told_of(worker: Worker) -
     done = worker.run("touch", str(programs / "git"), str(programs / "mine"), environ=environ)
     assert done.returncode == 0 and f"{programs}/git: appeared: it stands in front of" in done.stderr
     assert f"{programs}/mine" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts on the host")
+def test_what_is_protected_is_so_at_another_mount_of_the_same_folder(worker: Worker) -> None:
+    hooks = worker.workspace / "lib/.git/hooks"
+    for folder in (hooks, hooks.parent / "objects", hooks.parent / "refs", worker.outside / "alias"):
+        folder.mkdir(parents=True)
+    (hooks.parent / "HEAD").write_text("ref: refs/heads/main\n")
+    alias = worker.outside / "alias"
+    body = f"open({str(alias / 'lib/.git/hooks/post-checkout')!r}, 'w').close()"
+    skep = [*worker.argv(flags=("--write", str(alias))), "python3", "-c", attempt_code(body)]
+    script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    for command, outcome in ((skep, "EROFS"), (["python3", "-c", attempt_code(body)], "ok")):
+        done = subprocess.run(
+            ["unshare", "-m", "sh", "-c", script, "sh", str(worker.workspace), str(alias), *command],
+            cwd=worker.workspace,
+            env=worker.environ(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.stdout.strip() == outcome, done.stderr

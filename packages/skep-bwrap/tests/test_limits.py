@@ -116,6 +116,17 @@ def test_cgroups_that_were_made_go_with_the_sandbox_or_are_released() -> None:
     assert hold(Limits(), "x").folders == ()
 
 
+def test_cgroups_a_worker_made_in_its_own_go_with_it() -> None:
+    held = hold(Limits(processes=10), f"skep-{os.getpid()}-nested")
+    if not held.folders:
+        pytest.skip("no cgroup of this host is ours to divide")
+    for folder in held.folders:
+        (Path(folder) / "a/b").mkdir(parents=True)
+        (Path(folder) / "c").mkdir()
+    release(held)
+    assert not any(Path(folder).exists() for folder in held.folders)
+
+
 def test_a_cgroup_of_a_caller_that_is_gone_is_swept_by_the_next_and_one_of_a_living_caller_is_not() -> None:
     limits = Limits(processes=10)
     living, dead = hold(limits, f"skep-{os.getpid()}-alive"), hold(limits, "skep-4194305-dead")

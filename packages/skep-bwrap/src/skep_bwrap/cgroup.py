@@ -154,10 +154,19 @@ def release(held: Held) -> None:
 
 
 def _remove(folder: str) -> None:
-    try:
-        os.rmdir(folder)
-    except OSError:
-        pass
+    """With what a worker has made in it, where the folder was its to divide."""
+    found = [folder]
+    for above in found:  # which grows meanwhile
+        try:
+            with os.scandir(above) as entries:
+                found += [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError:
+            continue
+    for each in reversed(found):
+        try:
+            os.rmdir(each)
+        except OSError:
+            continue
 
 
 def sweep(parents: Iterable[str]) -> None:
