@@ -48,8 +48,7 @@ class Plan:
         return self.records.get(key, [])
 
     def number(self, key: str) -> int | None:
-        values = self.records.get(key)
-        return int(values[-1]) if values else None
+        return int(self.records[key][-1]) if key in self.records else None
 
     def descriptors(self) -> set[int]:
         return {int(fd) for key in ("keep", "stdin", "stdout", "diagnostics") for fd in self.many(key)}
@@ -368,10 +367,7 @@ class Guardian:
         """To the worker alone, as kill(1) would; a terminal's signals to its whole group, as the terminal would."""
         worker = None if number in (signal.SIGINT, signal.SIGQUIT) else worker_of(self.bwrap)
         try:
-            if worker is not None:
-                os.kill(worker, number)
-            else:
-                os.killpg(self.bwrap, number)
+            os.killpg(self.bwrap, number) if worker is None else os.kill(worker, number)
         except OSError:
             pass
 
