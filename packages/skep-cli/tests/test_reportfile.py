@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from skep_cli.reportfile import ReportFile
+from skep_cli.reportfile import Before, ReportFile
 
 from .test_findings import boundary
 
@@ -77,3 +77,18 @@ def test_a_report_goes_into_a_pipe_that_is_read_and_waits_for_no_reader(root: Pa
     os.mkfifo(root / "pipe")
     with pytest.raises(OSError, match="No such device"):
         ReportFile(f"{root}/pipe", boundary(root))
+
+
+@pytest.mark.parametrize("relative", [False, True])
+def test_an_earlier_report_is_gone_when_none_was_written_and_a_file_behind_a_link_is_not(
+    root: Path, tmp_path: Path, relative: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(root)
+    (root / "report").write_text("earlier")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/report").write_text("kept")
+    (root / "folder").symlink_to(tmp_path / "mine")
+    for name in ("report", "folder/report"):
+        Before(name if relative else f"{root}/{name}").remove_unwritten()
+    assert not (root / "report").exists()
+    assert (tmp_path / "mine/report").read_text() == "kept"

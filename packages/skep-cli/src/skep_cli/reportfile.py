@@ -23,13 +23,25 @@ class Before:
         self._was = _stamp(path)
 
     def remove_unwritten(self) -> None:
-        """A regular file that nobody has written since, or that we have made and not written, is gone."""
+        """A regular file that nobody has written since, or that we have made and not written, is gone; but none that
+        a link leads to, which a worker may have made.
+        """
         now = _stamp(self._path)
-        if self._path is not None and now is not None and (now == self._was or now[1] == 0):
-            try:
-                os.unlink(self._path)
-            except OSError:
-                pass  # not ours to remove
+        if self._path is None or now is None or (now != self._was and now[1] != 0) or _led(self._path):
+            return
+        try:
+            os.unlink(self._path)
+        except OSError:
+            pass  # not ours to remove
+
+
+def _led(path: str) -> bool:
+    """Whether a link is on the way, but for those at the top (`/tmp` of macOS), where no worker ever writes."""
+    try:
+        place = Tree().place(os.path.join(os.getcwd(), path))
+        return any(os.path.dirname(link) != "/" for link, _ in place.links)
+    except (OSError, PolicyError):
+        return True
 
 
 def _stamp(path: str | None) -> tuple[int, int, int] | None:
