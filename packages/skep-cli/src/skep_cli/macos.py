@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import skep_seatbelt
 from skep_bwrap.errors import BackendUnavailable
@@ -19,8 +20,14 @@ from .findings import look_after
 from .host import Host
 from .session import Outcome, Session
 
+if TYPE_CHECKING:
+    from skep_proxy import Proxy
+
 TRIES = 20
 """Ports of which one is free in both families."""
+
+NO_IPV6 = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""There is no ::1, so nobody listens at the other one."""
 
 
 def launch_there(
@@ -49,7 +56,7 @@ def launch_there(
         outcome = skep_seatbelt.run(
             boundary,
             argv,
-            proxy=_listening(session, boundary) if proxied else None,
+            proxy=listening(session.proxy(), boundary) if proxied else None,
             stdin=stdio[0],
             stdout=stdio[1],
             stderr=stdio[2],
@@ -76,10 +83,11 @@ def launch_there(
     )
 
 
-def _listening(session: Session, boundary: Boundary) -> skep_seatbelt.Proxy:
-    """The proxy has a port of both loopback addresses: a profile allows a port, whoever listens at the other one."""
+def listening(proxy: Proxy, boundary: Boundary) -> skep_seatbelt.Proxy:
+    """The proxy has a port of both loopback addresses: a profile allows a port, whoever listens at the other one.
+    Raises OSError, BackendUnavailable.
+    """
     token = skep_seatbelt.new_token()
-    proxy = session.proxy()
     for _ in range(TRIES):
         _, port = proxy.listen_tcp("127.0.0.1", 0, boundary.rules, token=token)
         try:
@@ -88,6 +96,8 @@ def _listening(session: Session, boundary: Boundary) -> skep_seatbelt.Proxy:
             if error.errno == errno.EADDRINUSE:
                 proxy.close_listeners(boundary.rules)
                 continue
+            if error.errno not in NO_IPV6:
+                raise
         return skep_seatbelt.Proxy(port, token)
     raise BackendUnavailable("no port of the loopback is free in IPv4 and IPv6", check="proxy")
 
