@@ -7,6 +7,7 @@ words would go to that account.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -98,13 +99,19 @@ def _digest(path: Path) -> bytes:
 
 
 def _copy(source: str, target: Path) -> None:
-    """A file or folder of the user's as it is there; a link to one, as people keep their dotfiles, counts as it."""
+    """A file or folder of the user's as it is there; a link to one, as people keep their dotfiles, counts as it. Raises
+    OSError that names what could not be read.
+    """
     try:
         info = os.stat(source)
     except OSError:
         return
     if stat.S_ISDIR(info.st_mode):
-        shutil.copytree(source, target, symlinks=True, ignore=_no_data, ignore_dangling_symlinks=True)
+        try:
+            shutil.copytree(source, target, symlinks=True, ignore=_no_data, ignore_dangling_symlinks=True)
+        except shutil.Error as failed:  # a list of all that could not be copied, without an errno
+            path, _, why = failed.args[0][0]
+            raise OSError(errno.EIO, f"cannot be copied: {why}", path) from None
     elif stat.S_ISREG(info.st_mode) and info.st_size <= MAX_FILE:
         shutil.copyfile(source, target)
         target.chmod(0o600)

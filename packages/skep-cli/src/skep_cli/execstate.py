@@ -19,14 +19,18 @@ class Copies:
     """Copies of one preset's state. `variables` names the folders, by the variables that lead there."""
 
     def __init__(self, preset: Preset, facts: Facts) -> None:
-        """Raises OSError."""
+        """Raises OSError, and nothing has been copied."""
         kept = Path(facts.state_dir, "exec")
         kept.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in kept.iterdir():
             if not _lives(left.name):
                 remove(left)
         self._folder = kept / str(os.getpid())
-        self._laid = agentstate.lay_out(agentstate.owned(preset.head.state, facts), self._folder)
+        try:
+            self._laid = agentstate.lay_out(agentstate.owned(preset.head.state, facts), self._folder)
+        except BaseException:
+            remove(self._folder)  # a login may be in there already
+            raise
         self.variables = self._laid.variables
 
     def remove(self) -> list[str]:
