@@ -42,29 +42,36 @@ def _ask() -> bytes:
         while len(answer) < MAX_ANSWER:
             block = sock.recv(1 << 16)
             answer += block
-            if struct.unpack_from("=IH", block)[1] in (NLMSG_DONE, NLMSG_ERROR):
+            if any(kind in (NLMSG_DONE, NLMSG_ERROR) for kind, _, _ in messages(block)):
                 break
         return answer
     finally:
         sock.close()
 
 
-def _parse(answer: bytes) -> Iterator[tuple[File, bytes]]:
-    """(file, name) of every socket that has both."""
+def messages(answer: bytes) -> Iterator[tuple[int, int, int]]:
+    """Kind, beginning and end of each message of netlink(7)."""
     at = 0
     while at + 16 <= len(answer):
         length, kind = struct.unpack_from("=IH", answer, at)
-        if kind == SOCK_DIAG_BY_FAMILY:
-            found: dict[int, bytes] = {}
-            inner, end = at + 32, at + length  # after nlmsghdr and unix_diag_msg
-            while inner + 4 <= end:
-                size, attribute = struct.unpack_from("=HH", answer, inner)
-                found[attribute] = answer[inner + 4 : inner + size]
-                inner += max((size + 3) & ~3, 4)
-            if UNIX_DIAG_NAME in found and len(found.get(UNIX_DIAG_VFS, b"")) == 8:
-                inode, device = struct.unpack("=II", found[UNIX_DIAG_VFS])
-                yield (os.makedev(device >> 20, device & 0xFFFFF), inode), found[UNIX_DIAG_NAME].rstrip(b"\0")
+        yield kind, at, at + length
         at += max((length + 3) & ~3, 16)
+
+
+def _parse(answer: bytes) -> Iterator[tuple[File, bytes]]:
+    """(file, name) of every socket that has both."""
+    for kind, start, end in messages(answer):
+        if kind != SOCK_DIAG_BY_FAMILY:
+            continue
+        found: dict[int, bytes] = {}
+        inner = start + 32  # after nlmsghdr and unix_diag_msg
+        while inner + 4 <= end:
+            size, attribute = struct.unpack_from("=HH", answer, inner)
+            found[attribute] = answer[inner + 4 : inner + size]
+            inner += max((size + 3) & ~3, 4)
+        if UNIX_DIAG_NAME in found and len(found.get(UNIX_DIAG_VFS, b"")) == 8:
+            inode, device = struct.unpack("=II", found[UNIX_DIAG_VFS])
+            yield (os.makedev(device >> 20, device & 0xFFFFF), inode), found[UNIX_DIAG_NAME].rstrip(b"\0")
 
 
 def file_of(path: str) -> File:
