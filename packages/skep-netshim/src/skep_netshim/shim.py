@@ -413,7 +413,7 @@ def scope_abstract_sockets() -> None:
 
 
 def set_limits(limits: List[bytes]) -> None:
-    """`name=soft` records, each below the hard limit it replaces."""
+    """`NAME NUMBER` records: soft and hard limit, as far as the hard limit there is allows."""
     if not limits:
         return
     import resource
