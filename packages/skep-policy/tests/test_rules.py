@@ -294,7 +294,9 @@ def test_a_name_that_resolves_inside_is_denied_unless_it_is_private(allow: str, 
     assert dialled("db.ex.com", "8.8.8.8", allow=[allow])
 
 
-@pytest.mark.parametrize("allowed", ["localhost:80", "127.0.0.1:80", "[::1]:80"])
+@pytest.mark.parametrize(
+    "allowed", ["localhost:80", "127.0.0.1:80", "[::1]:80", "[64:ff9b::127.0.0.1]:80", "0.0.0.0:80"]
+)
 @pytest.mark.parametrize("denied", ["localhost", "127.0.0.1", "::1", "localhost:80"])
 def test_who_denies_localhost_by_one_of_its_names_denies_it_by_all(allowed: str, denied: str) -> None:
     host = parse_target(allowed).host

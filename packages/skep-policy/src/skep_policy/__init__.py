@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from .policy import Env, Filesystem, Limits, Network, Policy, Verify, Worker
     from .report import Egress, Finding, Report
     from .resolution import resolve
-    from .rules import Rule, Rules, parse_rule
+    from .rule import Rule, parse_rule
+    from .rules import Rules
     from .schema import json_schema
     from .trust import TrustStore
     from .units import parse_duration, parse_size
@@ -96,7 +97,8 @@ _MODULES = {
     "policy": ("Env", "Filesystem", "Limits", "Network", "Policy", "Verify", "Worker"),
     "report": ("Egress", "Finding", "Report"),
     "resolution": ("resolve",),
-    "rules": ("Rule", "Rules", "parse_rule"),
+    "rule": ("Rule", "parse_rule"),
+    "rules": ("Rules",),
     "schema": ("json_schema",),
     "trust": ("TrustStore",),
     "units": ("parse_duration", "parse_size"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from .errors import PolicyError
 from .places import Path, dotted
-from .rules import parse_rule
+from .rule import parse_rule
 from .units import parse_duration, parse_size
 from .written import SET, Written, written
 

@@ -18,7 +18,8 @@ What did not count is listed in `Effective.withheld`, unless another layer says 
 from __future__ import annotations
 
 from .errors import PolicyError
-from .rules import Rule, Rules, parse_rule
+from .rule import Rule, parse_rule
+from .rules import Rules
 from .units import parse_duration, parse_size
 from .value import Value, lazy
 from .written import Written, as_policy, written
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from .policy import Policy
-    from .rules import Use
+    from .rule import Use
 
 BUILT_IN = "built-in"
 
