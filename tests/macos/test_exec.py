@@ -171,6 +171,26 @@ def test_a_pipe_is_the_commands_own_standard_input(machine: Machine) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "words\n", "")
 
 
+def test_a_process_that_outran_its_end_does_not_hold_the_command_up(machine: Machine) -> None:
+    word = f"79{os.getpid()}"
+    out = machine.base / "out"
+    try:
+        with out.open("wb") as stdout:
+            done = subprocess.run(
+                machine.argv("exec", "--", "sh", "-c", f"setsid sleep {word} & echo done"),
+                cwd=machine.work,
+                env=machine.environ(),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stdout,
+                timeout=60,
+            )
+        assert done.returncode == 0 and out.read_text() == "done\n"
+    finally:
+        for pid in processes_with(word):  # the stand-in knows no sandbox by which the guardian would find it
+            os.kill(pid, signal.SIGKILL)
+
+
 def test_the_wall_limit_is_124(machine: Machine) -> None:
     done, _ = machine.exec("sleep 60", "--wall", "1s")
     assert done.returncode == 124 and "wall limit" in done.stderr

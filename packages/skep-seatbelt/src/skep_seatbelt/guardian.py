@@ -262,6 +262,17 @@ class Guardian:
             time.sleep(PAUSE)
         return len(found)
 
+    def give_up(self, word: str) -> None:
+        """Nothing of the run is left, as far as that can be done after what happened."""
+        try:
+            if self.child:
+                self.end_everything()
+            for folder in self.plan.many("remove"):
+                remove(folder)
+        finally:
+            self.say(word)
+            self.end_log()
+
     def restore(self) -> None:
         """The user's terminal, which was raw for the worker, is as it was."""
         terminal = self.plan.number("user")
@@ -297,10 +308,11 @@ def main() -> None:
             os._exit(1)
         plan += block
     code = 0
+    guardian = Guardian(Plan(plan), lifeline)
     try:
-        Guardian(Plan(plan), lifeline).run()
+        guardian.run()
     except BaseException as error:
-        os.write(lifeline, f"failed {type(error).__name__}: {error}\n".encode(errors="replace"))
+        guardian.give_up(f"failed {type(error).__name__}: {error}")
         code = 1
     os._exit(code)
 

@@ -17,6 +17,9 @@ from typing import Any
 
 BLOCK = 1 << 16
 
+LINGER = 1.0
+"""Seconds without a byte after the worker's end when somebody still holds its terminal."""
+
 PAUSE = 0.2
 """Seconds between looks whether we are in the foreground again; until then the keys are another program's."""
 
@@ -88,10 +91,8 @@ class Terminal:
     def close(self) -> None:
         """All output has been copied and the user's terminal is as it was. Call it when the worker has ended."""
         self._release_worker()
-        for thread in self._threads[:1]:
-            thread.join()
         os.close(self._stopped)
-        for thread in self._threads[1:]:
+        for thread in self._threads:
             thread.join()
         os.close(self._stop)
         os.close(self.near)
@@ -146,7 +147,12 @@ class Terminal:
             _write(self.near, block)
 
     def _copy_out(self, output: int) -> None:
-        while block := _read(self.near):
+        while True:
+            ready = select.select([self.near, self._stop], [], [])[0]
+            if self._stop in ready and not select.select([self.near], [], [], LINGER)[0]:
+                return
+            if not (block := _read(self.near)):
+                return
             _write(output, block)
 
 

@@ -26,6 +26,9 @@ BLOCK = 1 << 16
 
 PATH_MAX = 1024
 
+LINGER = 1.0
+"""Seconds without a byte after the worker's end when somebody still holds its output: a process that outran its end."""
+
 Kind = Literal["as it is", "terminal", "relayed", "not at all"]
 
 
@@ -41,6 +44,7 @@ class Relay:
         self.over_limit = False
         self.lost = 0
         self._cancelled, self._cancel = os.pipe()
+        self._finish = False
         self._thread = threading.Thread(target=self._run, name="skep-stdio", daemon=True)
 
     def start(self) -> None:
@@ -48,16 +52,13 @@ class Relay:
 
     def close(self, *, finish: bool) -> None:
         """The thread has ended and nothing is open. With `finish`, all bytes the worker wrote have arrived."""
-        if not finish or not self._thread.ident:
-            os.close(self._cancel)
-            self._cancel = -1
+        self._finish = finish
+        os.close(self._cancel)
         if self._thread.ident:
             self._thread.join()
         else:
             os.close(self._near)
-        for fd in (self._cancelled, self._cancel):
-            if fd >= 0:
-                os.close(fd)
+        os.close(self._cancelled)
 
     def _run(self) -> None:
         try:
@@ -90,7 +91,10 @@ class Relay:
         poll = select.poll()
         poll.register(fd, way)
         poll.register(self._cancelled, select.POLLIN)
-        return all(ready != self._cancelled for ready, _ in poll.poll())
+        if all(ready != self._cancelled for ready, _ in poll.poll()):
+            return True
+        poll.unregister(self._cancelled)
+        return self._finish and bool(poll.poll(LINGER * 1000 if way == select.POLLIN else None))
 
 
 class Stdio:
