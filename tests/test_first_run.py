@@ -8,6 +8,7 @@ import difflib
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,16 @@ from .agents.model import Model
 from .agents.stage import OPT_IN, WANTED, folder
 from .readme import code_blocks
 
-pytestmark = pytest.mark.skipif("claude" not in WANTED, reason=OPT_IN)
+AGENT = """#!/usr/bin/python3 -IS
+import os, urllib.request
+try:
+    urllib.request.urlopen(os.environ["ANTHROPIC_BASE_URL"])
+except OSError:
+    pass
+open("calc.py", "w").write("def add(a, b):\\n    return a+b\\n")
+print("The test passes now.")
+"""
+"""What stands in for Claude Code where it is not installed."""
 
 ROOT = Path(__file__).parents[1]
 PORT = "8123"
@@ -29,9 +39,10 @@ VARIES = (
         "RUN",
     ),
     (r"\d{4}-\d\d-\d\d \d\d:\d\d", "DATE"),
-    (r"\d+ times, [\d,]+ bytes out, [\d,]+ in", "N times, N bytes out, N in"),
+    (r"\d+ times?, [\d,]+ bytes out, [\d,]+ in", "N times, N bytes out, N in"),
     (r"\b\d+\.\d+ ?s\b|(?<= )\d+\.\d(?= )", "N s"),
     (r"(?<=^  boundary  ).*", "LAYERS"),
+    (r"(?<=RUN: )(an overlay over .*|copying .*\n.*: workspace of .*)", "WORKSPACE"),
     (r" +(?=(DATE|N s|STARTED|SECONDS))", " "),
 )
 """What is different each time, and what stands for it here."""
@@ -43,10 +54,9 @@ def plain(text: str) -> list[str]:
     return text.splitlines()
 
 
-def blocks() -> str:
+def parts() -> list[str]:
     """The transcript, without what stands between its parts."""
-    marked = [block.text for block in code_blocks(ROOT / "docs/first-run.md") if block.mark == "transcript: first-run"]
-    return "".join(marked)
+    return [block.text for block in code_blocks(ROOT / "docs/first-run.md") if block.mark == "transcript: first-run"]
 
 
 def replayed(shown: str, home: Path, port: int) -> str:
@@ -77,9 +87,28 @@ def replayed(shown: str, home: Path, port: int) -> str:
     return done.stdout + done.stderr
 
 
-def test_the_transcript_of_a_first_run_is_what_a_new_user_sees() -> None:
-    shown = blocks()
-    with folder() as home, Model() as model:
+def differences(shown: str, home: Path) -> str:
+    """Between what the document shows and what is said in that home; empty when there is none that matters."""
+    with Model() as model:
         said = replayed(shown, home, model.port).replace(str(model.port), PORT).replace(str(home), "/home/new")
-    differs = "\n".join(difflib.unified_diff(plain(shown), plain(said), "the document", "here", lineterm=""))
-    assert not differs, f"{differs}\n\n{said}"
+    found = "\n".join(difflib.unified_diff(plain(shown), plain(said), "the document", "here", lineterm=""))
+    return found and f"{found}\n\n{said}"
+
+
+@pytest.mark.skipif("claude" not in WANTED, reason=OPT_IN)
+def test_the_transcript_of_a_first_run_is_what_a_new_user_sees() -> None:
+    with folder() as home:
+        assert not (found := differences("".join(parts()), home)), found
+
+
+@pytest.mark.sandbox
+def test_what_skep_says_in_the_transcript_is_what_it_says_now(sandbox_starts: None) -> None:
+    """Everything after the installation, with a script in the agent's place."""
+    shown = [line for line in "".join(parts()[1:]).splitlines(keepends=True) if not line.startswith("$ npm install")]
+    with folder() as home:
+        programs = home / ".local/bin"
+        programs.mkdir(parents=True)
+        (programs / "claude").write_text(AGENT)
+        (programs / "claude").chmod(0o755)
+        (programs / "skep").symlink_to(Path(sys.executable).with_name("skep"))
+        assert not (found := differences("".join(shown), home)), found
