@@ -258,3 +258,16 @@ def _collect(fd: int, seen: bytearray) -> None:
             seen += block
     except OSError:
         os.close(fd)
+
+
+@pytest.mark.parametrize("folder", ["no/such", "repo"], ids=["no folder", "the worker may write its profile"])
+def test_a_launch_that_cannot_be_made_leaves_nothing_open(place: Place, folder: str):
+    read, write = os.pipe()
+    before = len(os.listdir("/proc/self/fd"))
+    folder = str(place.home / folder)
+    with pytest.raises((FileNotFoundError, BackendUnavailable)):
+        place.start("true", folder=folder, log=((), write), stdin=read, stdout=read, stderr=read)
+    assert len(os.listdir("/proc/self/fd")) == before - 1  # the log's, which was the launch's to close
+    assert os.read(read, 1) == b""
+    os.close(read)
+    assert list((place.home / "repo").glob("skep-*")) == []

@@ -198,60 +198,85 @@ def spawn(
 
     Raises BackendUnavailable when the worker could write its own profile, or a descriptor is the user's terminal.
     """
-    blank_environment()
-    for fd in (stdin, stdout, stderr):
-        if os.isatty(fd) and (terminal is None or not os.path.sameopenfile(fd, terminal)):
-            raise BackendUnavailable("a worker with the user's terminal can type on it", check="terminal")
-    place = os.path.realpath(tempfile.mkdtemp(prefix="skep-", dir=folder))
-    kept: list[int] = []
+    kept = [] if log is None else [log[1]]
+    ours: list[socket.socket] = []
+    diagnostics, place = -1, None
     try:
-        path = os.path.join(place, "profile.sb")
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.write(launch.files[PROFILE])
-        if Profile(launch.files[PROFILE].decode()).allows("file-write-data", canonical(path)):
-            raise BackendUnavailable(f"the worker may write {place}, where its profile stands", check="profile")
-        own_control, its_control = socket.socketpair()
-        own_lifeline, its_lifeline = socket.socketpair()
+        blank_environment()
+        for fd in (stdin, stdout, stderr):
+            if os.isatty(fd) and (terminal is None or not os.path.sameopenfile(fd, terminal)):
+                raise BackendUnavailable("a worker with the user's terminal can type on it", check="terminal")
+        place = os.path.realpath(tempfile.mkdtemp(prefix="skep-", dir=folder))
+        path = _profile(launch, place)
+        own_control, its_control = _pair(ours, kept)
+        own_lifeline, its_lifeline = _pair(ours, kept)
         diagnostics, its_diagnostics = os.pipe()
-        # The worker's own 2 travels beside: what sandbox-exec says must not stand among the worker's words. They are
-        # copies, since 0, 1 and 2 are the guardian's own there.
-        kept += [its_control.detach(), its_lifeline.detach(), _above(stderr), its_diagnostics]
-        kept += [_above(stdin), _above(stdout), *(() if user is None else (_above(user),))]
-        fills = {f"{{path:{PROFILE}}}": path, f"{{fd:{CONTROL}}}": str(kept[0])}
+        kept.append(its_diagnostics)
+        # The worker's own 2 travels beside: what sandbox-exec says must not stand among the worker's words.
+        its_stderr = _above(stderr, kept)
+        fills = {f"{{path:{PROFILE}}}": path, f"{{fd:{CONTROL}}}": str(its_control)}
         plan = _plan(
             argv=[_fill(word, fills) for word in launch.argv],
-            keep=[kept[0], kept[2]],
-            stdin=[kept[4]],
-            stdout=[kept[5]],
+            keep=[its_control, its_stderr],
+            stdin=[_above(stdin, kept)],
+            stdout=[_above(stdout, kept)],
             stderr=[its_diagnostics],
             terminal=[] if terminal is None else [terminal],
             marker=[MARKER + tag],
             wall=[] if wall is None else [wall],
             remove=[place, *remove],
-            user=kept[6:],
+            user=[] if user is None else [_above(user, kept)],
             modes=[] if user is None else [_modes(user)],
             log=[] if log is None else list(log[0]),
             log_output=[] if log is None else [log[1]],
         )
-        program = os.path.join(os.path.dirname(__file__), "guardian.py")
-        process = subprocess.Popen(
-            [sys.executable, "-I", "-S", program, str(kept[1]), str(len(plan))],
-            pass_fds=(*kept, *(fd for fd in (terminal, log and log[1]) if fd is not None)),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            env={},
-        )
+        process = _guardian(its_lifeline, plan, (*kept, *(() if terminal is None else (terminal,))))
+        own_lifeline.sendall(plan)
     except BaseException:
-        shutil.rmtree(place, ignore_errors=True)
+        for sock in ours:
+            sock.close()
+        if diagnostics >= 0:
+            os.close(diagnostics)
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)
         raise
     finally:
-        for fd in (*kept, *(() if log is None else (log[1],))):
+        for fd in kept:
             os.close(fd)
-    own_lifeline.sendall(plan)
-    head = f"{len(launch.config)} {count_processes() if running is None else running} {kept[2]}\n".encode()
+    head = f"{len(launch.config)} {count_processes() if running is None else running} {its_stderr}\n".encode()
     threading.Thread(target=_tell, args=(own_control, head + launch.config), daemon=True).start()
     return Sandbox(own_control, own_lifeline, process, folder=place, diagnostics=diagnostics)
+
+
+def _profile(launch: Launch, place: str) -> str:
+    """Where the profile stands now. Raises BackendUnavailable when the worker may write there."""
+    path = os.path.join(place, "profile.sb")
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(launch.files[PROFILE])
+    if Profile(launch.files[PROFILE].decode()).allows("file-write-data", canonical(path)):
+        raise BackendUnavailable(f"the worker may write {place}, where its profile stands", check="profile")
+    return path
+
+
+def _pair(ours: list[socket.socket], kept: list[int]) -> tuple[socket.socket, int]:
+    """Our end of a connection, and a descriptor of the other."""
+    own, its = socket.socketpair()
+    ours.append(own)
+    kept.append(fd := its.detach())
+    return own, fd
+
+
+def _guardian(lifeline: int, plan: bytes, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
+    """The guardian, which waits for its plan."""
+    program = os.path.join(os.path.dirname(__file__), "guardian.py")
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", program, str(lifeline), str(len(plan))],
+        pass_fds=inherited,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        env={},
+    )
 
 
 def _tell(control: socket.socket, config: bytes) -> None:
@@ -275,9 +300,10 @@ def _drain(fd: int) -> str:
     return text.decode(errors="replace")
 
 
-def _above(fd: int) -> int:
-    """A copy of the descriptor that is none of 0, 1 and 2."""
-    return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
+def _above(fd: int, kept: list[int]) -> int:
+    """A copy of the descriptor that is none of 0, 1 and 2, which are the guardian's own there."""
+    kept.append(copy := fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3))
+    return copy
 
 
 def _modes(terminal: int) -> str:
