@@ -50,11 +50,20 @@ def test_a_call_that_does_not_fit_is_a_type_error() -> None:
 def test_a_value_cannot_be_changed_and_a_record_can() -> None:
     with pytest.raises(AttributeError, match="frozen"):
         Spot("/a").path = "/b"  # type: ignore[misc]
+    with pytest.raises(AttributeError, match="frozen"):
+        del Spot("/a").path  # type: ignore[misc]
     with pytest.raises(AttributeError):
         Count("a").other = 1  # type: ignore[attr-defined]
     count = Count("a")
     count.what = "b"
     assert count == Count("b")
+
+
+def test_a_value_is_no_base_of_another_whose_fields_would_be_lost() -> None:
+    with pytest.raises(TypeError, match="no value is the base of another"):
+
+        class Deeper(Spot):  # pyright: ignore[reportUnusedClass]
+            depth: int = 0
 
 
 def test_what_holds_the_same_is_equal_and_of_one_type() -> None:

@@ -2,7 +2,8 @@
 
 `dataclasses` and msgspec each take longer to import than all else that stands between `skep exec` and its command. So
 values that live inside one process are these, and nothing is imported for them. Who asks one for the fields of a
-dataclass gets them: msgspec encodes and decodes it, `dataclasses.replace` and `fields` know it.
+dataclass gets them: msgspec encodes it, `dataclasses.replace` and `fields` know it. msgspec decodes those whose
+annotations name what is there at run time, which is not so of `Literal` and its like where they are the checker's only.
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ class ValueType(type):
         *,
         order: bool = False,
     ) -> ValueType:
+        if any(getattr(base, "__match_args__", ()) for base in bases):
+            raise TypeError(f"{name} has fields of its own only: no value is the base of another")
         fields = tuple(namespace.get("__annotations__", ()))
         defaults = {field: namespace.pop(field) for field in fields if field in namespace}
         slots = (*fields, "__dict__") if any(isinstance(item, lazy) for item in namespace.values()) else fields
@@ -130,8 +133,10 @@ class Value(_Held, metaclass=ValueType):
 
     if not TYPE_CHECKING:
 
-        def __setattr__(self, name, value):
+        def __setattr__(self, name, value=None):
             raise AttributeError(f"a {type(self).__name__} is frozen")
+
+        __delattr__ = __setattr__
 
 
 @dataclass_transform()
