@@ -116,14 +116,17 @@ class Session:
         """The proxy serves what comes by a connection."""
         import socket
 
-        self.proxy().adopt(socket.socket(fileno=fd), self.boundary.rules)
+        ours = socket.socket(fileno=fd)
+        self.proxy().adopt(ours, self.boundary.rules)
 
     def proxy(self) -> Proxy:
-        """The run's proxy, on its thread from now on. Raises BackendUnavailable for an upstream that cannot be used."""
+        """The run's proxy, on its thread from now on. Raises BackendUnavailable for an upstream that cannot be used, if
+        there is anything to reach through it.
+        """
         from skep_proxy import Proxy, Upstream, UpstreamError
 
         try:
-            upstream = Upstream.from_environ(os.environ)
+            upstream = None if self.boundary.rules.mode == "none" else Upstream.from_environ(os.environ)
         except UpstreamError as error:
             raise BackendUnavailable(str(error), fix="correct the variable, or unset it", check="upstream") from None
         self._proxy = Proxy(on_event=self.event, upstream=upstream)
