@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-ONE_WISH = 1.0
+ONE_WISH = 2.0
 """Seconds. Who hits Ctrl-C twice means the worker, and not also the patch that is taken once it has ended."""
 
 

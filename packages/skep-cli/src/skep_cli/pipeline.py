@@ -38,6 +38,7 @@ from .workspace import Copier
 
 ENDED = ("exit_code", "limit", "state", "layers", "attestation", "findings", "egress")
 TIMED_OUT = 124
+INTERRUPTED = "interrupted before the worker"
 
 
 class Pipeline:
@@ -99,6 +100,8 @@ class Pipeline:
                 if self._interrupts.last is not None:
                     raise Ending(self._interrupts.last) from None
                 raise
+            if run.setup and self._interrupts.last is not None:
+                why = INTERRUPTED
         if outcome and not self._started and outcome.exec_error is None and not outcome.limit:
             log.close()  # a signal ended it while the boundary was being set up
             remove(folder.path)
@@ -204,7 +207,7 @@ class Pipeline:
                 if self._order.verify:
                     self._space.set_up()
         except Ending:
-            return "interrupted before the worker"
+            return INTERRUPTED
         return None
 
     def _spawned(self, relay: Relay, phase: str) -> Callable[[Callable[[], None]], None]:
@@ -257,17 +260,11 @@ class Pipeline:
 
     # After the worker
 
-    def _after(
-        self,
-        folder: RunFolder,
-        log: Log,
-        run: Run,
-        outcome: Outcome | None,
-        why: str | None,
-    ) -> None:
+    def _after(self, folder: RunFolder, log: Log, run: Run, outcome: Outcome | None, why: str | None) -> None:
         try:
             if outcome is None:
-                run.exit_code = run.setup.exit_code if run.setup else CannotRun.exit_code
+                setup = run.setup
+                run.exit_code = setup.exit_code if setup and setup.outcome == "failed" else CannotRun.exit_code
                 raise SkepError(why or "the worker came to no end")
             _take_over(run, outcome)
             run.findings += [Finding("login", path, agentstate.RENEWED) for path in agentstate.renewed(self._laid)]
