@@ -104,6 +104,7 @@ def main() -> None:
     lifeline.set_inheritable(False)  # who holds it could order the end of others
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])  # blocked until now, so that none could end us
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.signal(signal.SIGCHLD, lambda number, frame: None)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO
 
 from .errors import CannotRun, SkepError
-from .interrupts import held
+from .interrupts import held, shielded
 
 OFF = {
     "core.alternateRefsCommand": "false",
@@ -184,17 +184,17 @@ class Git:
         settings: Mapping[str, str] | None = None,
         bufsize: int = -1,
     ) -> subprocess.Popen[bytes]:
-        """git, begun. Ctrl-C on a terminal does not reach it: what that means is for us to say."""
-        return subprocess.Popen(
-            self.command(*args, settings=settings),
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=self.work_tree or self.git_dir,
-            env=self.environment(),
-            process_group=0,
-            bufsize=bufsize,
-        )
+        """git, begun, and out of the reach of the signals that are meant for us."""
+        with shielded():
+            return subprocess.Popen(
+                self.command(*args, settings=settings),
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=self.work_tree or self.git_dir,
+                env=self.environment(),
+                bufsize=bufsize,
+            )
 
     def text(self, *args: str, ok: tuple[int, ...] = (0,)) -> str:
         return os.fsdecode(self.run(*args, ok=ok)).rstrip("\n")

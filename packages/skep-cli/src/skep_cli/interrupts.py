@@ -10,12 +10,25 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 
 NUMBERS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ONE_WISH = 2.0
 """Seconds. Who hits Ctrl-C twice means the worker, and not also the patch that is taken once it has ended."""
+
+
+@contextmanager
+def shielded() -> Generator[None]:
+    """What is started in here has the signals blocked: Ctrl-C on a terminal goes to every process of its group, to one
+    that has not left it yet too, and what that means is for us to say.
+    """
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, NUMBERS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class Ending(BaseException):

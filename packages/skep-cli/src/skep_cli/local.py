@@ -19,6 +19,7 @@ import msgspec
 from skep_policy.report import Egress, Finding
 
 from . import guardian
+from .interrupts import shielded
 
 NO_LAYERS: dict[str, bool | str] = {
     "sandbox": "off: --execution-mode workspace",
@@ -52,16 +53,10 @@ class Process:
         self._lifeline, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             words = [os.path.realpath(sys.executable), "-I", "-S", guardian.__file__, str(theirs.fileno()), *argv]
-            self._process = subprocess.Popen(
-                words,
-                stdin=stdin,
-                stdout=output,
-                stderr=output,
-                cwd=cwd,
-                env=dict(env),
-                pass_fds=[theirs.fileno()],
-                process_group=0,  # Ctrl-C on the terminal is forwarded by us
-            )
+            with shielded():
+                self._process = subprocess.Popen(
+                    words, stdin=stdin, stdout=output, stderr=output, cwd=cwd, env=dict(env), pass_fds=[theirs.fileno()]
+                )
 
     def signal(self, number: int) -> None:
         try:
