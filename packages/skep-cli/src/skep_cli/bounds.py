@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,9 +12,10 @@ from skep_policy.boundary import Boundary
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
+from skep_policy.resolution import resolve
 from skep_policy.value import replace
 
-from . import local, policies
+from . import local
 from .audit import dump
 from .errors import CannotRun, NoOverlay
 from .host import NO_BACKEND_FIX, Host
@@ -75,7 +76,7 @@ class PolicyBounds:
         """The boundary around a workspace that stands at the tree's own path. Raises CannotRun."""
         order = self._order
         try:
-            made = policies.resolved(
+            made = resolve(
                 policy or self._effective,
                 facts=self._facts,
                 workspace=order.root,
@@ -152,8 +153,8 @@ class PolicyBounds:
         hooks.evidence(local.EVIDENCE)
         below = os.path.relpath(self._order.folder, self._order.root)
 
-        def spawned(kill: object) -> None:
-            hooks.spawned(kill)  # type: ignore[arg-type]
+        def spawned(kill: Callable[[], None]) -> None:
+            hooks.spawned(kill)
             hooks.started()
 
         cwd = os.path.normpath(workspace / below)

@@ -62,13 +62,15 @@ def command(as_json: bool, sockets: bool, **_: Any) -> None:
 
 def show_sockets(as_json: bool, machine: Host) -> None:
     """Every socket of the host a program here could speak to, and what a worker in this folder would find there."""
+    from skep_policy.resolution import resolve
+
     from . import policies
     from .flags import Flags
 
     try:
         facts = gather()
         policy = policies.effective(Flags(), facts=facts, project=facts.cwd)
-        boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd)
+        boundary = resolve(policy, facts=facts, workspace=facts.cwd)
         rows = _denied_sockets(boundary) if machine.backend == "seatbelt" else _masked_sockets(boundary)
     except PolicyError as error:
         raise CannotRun(str(error)) from None

@@ -8,11 +8,12 @@ import os
 import sys
 
 from skep_bwrap.errors import BackendUnavailable
-from skep_policy.boundary import Access
+from skep_policy.boundary import Access, Boundary
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
 from skep_policy.report import Report, limit_words
+from skep_policy.resolution import resolve
 from skep_policy.value import replace
 
 from . import policies
@@ -72,13 +73,17 @@ def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
 
 def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, own: dict[str, str], host: Host) -> int:
     """`own` are folders for this command, by the variables that name them."""
-    extra = {"extra_roots": tuple(own.values())}
+
+    def resolved() -> Boundary:
+        extra = tuple(own.values())
+        return resolve(policy, facts=facts, workspace=facts.cwd, extra_roots=extra, strict=flags.strict)
+
     try:
-        boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict, **extra)
+        boundary = resolved()
         if boundary.access_to(os.path.realpath(facts.state_dir)) == Access.WRITE:
             # It is not there yet and would be the worker's to make; once it is, it is hidden.
             os.makedirs(facts.state_dir, mode=0o700, exist_ok=True)
-            boundary = policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict, **extra)
+            boundary = resolved()
         boundary = replace(boundary, env={**boundary.env, **own})
     except PolicyError as error:
         return complain(str(error))

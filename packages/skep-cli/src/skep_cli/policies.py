@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from skep_policy.boundary import Boundary
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective, Layer, merge
 from skep_policy.value import replace
@@ -57,13 +56,6 @@ def for_setup(flags: Flags, made: Effective, *, facts: Facts, project: str) -> E
     return effective(more, facts=facts, project=project)
 
 
-def resolved(policy: Effective, *, facts: Facts, workspace: str, **how: object) -> Boundary:
-    """The boundary of a policy; see `skep_policy.resolve`. Raises PolicyError."""
-    from skep_policy.resolution import resolve
-
-    return resolve(policy, facts=facts, workspace=workspace, **how)  # type: ignore[arg-type]
-
-
 def withheld_lines(policy: Effective, project: str) -> list[str]:
     """What the project file asked for and did not get, a line for people; empty when it got everything."""
     if not policy.withheld:
@@ -73,6 +65,3 @@ def withheld_lines(policy: Effective, project: str) -> list[str]:
     file = next((entry.source for entry in policy.withheld), PROJECT_FILE)
     remedy = f"`skep trust {os.path.dirname(file) or project}` shows and allows it"
     return [f"{file} widens the policy and is not trusted: {asked}{more} ignored; {remedy}"]
-
-
-__all__ = ["effective", "for_setup", "resolved", "withheld_lines"]

@@ -18,6 +18,7 @@ from skep_policy.explain import Explanation, explain_host, explain_path
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
 from skep_policy.load import load_policy
+from skep_policy.resolution import resolve
 
 from . import policies
 from .errors import UsageError
@@ -43,9 +44,9 @@ def in_force(values: dict[str, Any]) -> tuple[Effective, Flags, Facts]:
         raise UsageError(str(error)) from None
 
 
-def boundary_of(policy: Effective, flags: Flags, facts: Facts, **how: bool) -> Boundary:
+def boundary_of(policy: Effective, flags: Flags, facts: Facts, *, absent_too: bool = False) -> Boundary:
     try:
-        return policies.resolved(policy, facts=facts, workspace=facts.cwd, strict=flags.strict, **how)
+        return resolve(policy, facts=facts, workspace=facts.cwd, strict=flags.strict, absent_too=absent_too)
     except PolicyError as error:
         raise UsageError(str(error)) from None
 
