@@ -114,7 +114,7 @@ def test_a_worker_that_stalls_is_ended_with_everything_it_started(state: Path, r
 def test_a_process_left_behind_ends_with_the_worker_and_holds_nothing_up(state: Path, repo: Path) -> None:
     tag = f"62{os.getpid()}"
     done, _ = run(state, repo, f"(setsid sh -c 'sleep {tag}; echo late > f' &) ; echo done")
-    assert done.state == "completed" and done.files_changed == [] and (done.seconds or 99) < 30
+    assert (done.state, done.limit, done.files_changed) == ("completed", None, [])
     assert subprocess.run(["pgrep", "-f", f"sleep {tag}"], check=False, capture_output=True).stdout == b""
 
 
@@ -295,10 +295,10 @@ def test_a_log_that_cannot_be_written_ends_the_worker_and_the_run_failed(state: 
                 folder, place, argv, env, output, Hooks(hooks.evidence, spawned, hooks.started, hooks.event)
             )
 
-    pipeline = with_bounds(state, repo, lambda given: Failing(given), "echo x > f; sleep 60")  # type: ignore[arg-type]
+    pipeline = with_bounds(state, repo, lambda given: Failing(given), "echo x > f; sleep 600")  # type: ignore[arg-type]
     done, folder = pipeline.go()
     assert done.state == "failed" and done.reason is not None and "no room" in done.reason
-    assert (done.seconds or 99) < 30
+    assert done.limit is None, "the wall limit ended it"
     assert kinds(folder)[-1] == "sealed" and not folder.workspace.exists()
 
 
