@@ -103,7 +103,7 @@ class HostFacts(Value):
         return cls(
             interpreter=interpreter,
             prefix=os.path.realpath(sys.base_prefix),
-            shim=os.path.realpath(_shim(interpreter)),
+            shim=os.path.realpath(runnable(SHIM, interpreter)),
             machine=uname.machine,
             hostname=uname.nodename,
             namespaces=own,
@@ -144,13 +144,15 @@ def _ssh() -> dict[str, bytes]:
     return found
 
 
-def _shim(interpreter: str) -> str:
-    """The bytecode when the interpreter inside is this very one, which has made or checked it; else the source."""
+def runnable(source: str, interpreter: str) -> str:
+    """A program's bytecode when the interpreter that is to run it is this very one, which has made or checked it; else
+    its source.
+    """
     try:
         same = os.path.samestat(os.stat(interpreter), os.stat("/proc/self/exe"))
     except OSError:
         same = False
-    return (compiled() if same else None) or SHIM
+    return (compiled(source) if same else None) or source
 
 
 def _real_file(path: str) -> str | None:

@@ -14,7 +14,7 @@ from . import guardian
 from .descriptors import check_destination, high, memfd, pipe
 from .diagnose import SYSCTLS, classify
 from .errors import BackendUnavailable
-from .facts import sysctls
+from .facts import runnable, sysctls
 from .holders import children, end_holders
 
 TYPE_CHECKING = False
@@ -359,7 +359,7 @@ def _run_guardian(lifeline: int, size: int, needed: list[int]) -> int:
 
     interpreter = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
     process = subprocess.Popen(
-        [interpreter, "-I", "-S", guardian.__file__, str(lifeline), str(size)],
+        [interpreter, "-I", "-S", runnable(guardian.__file__, interpreter), str(lifeline), str(size)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[lifeline, *needed],

@@ -59,11 +59,19 @@ class ValueType(type):
             more["__lt__"] = _less
         made = super().__new__(mcls, name, bases, {**namespace, **more})
         made._puts = tuple([getattr(made, field).__set__ for field in fields])
+        made._rest = {}
+        rest: tuple[Any, ...] = ()
+        for field in reversed(fields):  # what completes a call that leaves out the last ones
+            if field not in defaults or isinstance(defaults[field], (dict, list)):
+                break
+            rest = (defaults[field], *rest)
+            made._rest[len(fields) - len(rest)] = rest
         return made
 
     if TYPE_CHECKING:
         _puts: tuple[Callable[[object, object], None], ...]
         _defaults: dict[str, Any]
+        _rest: dict[int, tuple[Any, ...]]
 
 
 def _copier(default: Any) -> Callable[[], Any]:
@@ -110,7 +118,8 @@ class _Held:
         def __init__(self, *args, **named):
             puts = self._puts
             if named or len(args) != len(puts):
-                args = _complete(type(self), args, named)
+                rest = None if named else self._rest.get(len(args))
+                args = _complete(type(self), args, named) if rest is None else args + rest
             for put, value in zip(puts, args):  # noqa: B905 (as many as there are; strict takes its time)
                 put(self, value)
 
