@@ -147,35 +147,10 @@ def run(
             limits=("file-size",) if boundary.limits.file_size is not None else (),
             ignored=ignored,
         )
-        try:
-            if spawned is not None:
-                spawned(sandbox)
-            if sandbox.begin():
-                stdio.start()
-        except BaseException:
-            sandbox.kill()
-            try:
-                sandbox.wait()
-            except BackendUnavailable:
-                pass
-            raise
-        return launch, sandbox.wait(started)
+        return launch, _follow(sandbox, stdio, spawned, started)
 
     try:
-        apart, again = True, LAUNCHES_FOR_SOCKETS
-        while True:
-            try:
-                launch, ended = attempt(facts, apart)
-                break
-            except BackendUnavailable as error:
-                again -= 1
-                if apart and error.check == "apart":
-                    apart = False
-                elif again and error.check == "mount" and not all(map(os.path.lexists, facts.sockets)):
-                    facts = HostFacts.gather()
-                else:
-                    raise
-                renew(held)
+        launch, ended = _launched(attempt, facts, held)
     finally:
         stdio.close()
         release(held)
@@ -185,3 +160,46 @@ def run(
     return Outcome(
         *(ended.exit_code, limit, layers, ended.attestation, ended.exec_error, launch.evidence), output_error=stdio.lost
     )
+
+
+def _launched(
+    attempt: Callable[[HostFacts, bool], tuple[Launch, Ended]], facts: HostFacts, held: Held
+) -> tuple[Launch, Ended]:
+    """A launch and its end; made again where `run` says so. `attempt` is told whether the worker is to have a user
+    namespace of its own.
+    """
+    apart, again = True, LAUNCHES_FOR_SOCKETS
+    while True:
+        try:
+            return attempt(facts, apart)
+        except BackendUnavailable as error:
+            again -= 1
+            if apart and error.check == "apart":
+                apart = False
+            elif again and error.check == "mount" and not all(map(os.path.lexists, facts.sockets)):
+                facts = HostFacts.gather()
+            else:
+                raise
+            renew(held)
+
+
+def _follow(
+    sandbox: Sandbox,
+    stdio: Stdio,
+    spawned: Callable[[Sandbox], None] | None,
+    started: Callable[[], None] | None,
+) -> Ended:
+    """How a sandbox ended. Nothing of it is left when `spawned` raises."""
+    try:
+        if spawned is not None:
+            spawned(sandbox)
+        if sandbox.begin():
+            stdio.start()
+    except BaseException:
+        sandbox.kill()
+        try:
+            sandbox.wait()
+        except BackendUnavailable:
+            pass
+        raise
+    return sandbox.wait(started)
