@@ -153,12 +153,14 @@ def sandboxed() -> bool | str:
 
 
 def cannot_look_up(service: str) -> bool | str:
-    """Whether the system says that this process may not look the service up; elsewhere a text."""
+    """Whether the system says that this process may not look the service up, which an error does not; elsewhere a
+    text.
+    """
     if sys.platform != "darwin":
         return "not macOS"
     check = ctypes.CDLL(None).sandbox_check
     check.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int)  # the name is variadic
-    return check(os.getpid(), b"mach-lookup", GLOBAL_NAME_QUIETLY, ctypes.c_char_p(service.encode())) != 0
+    return check(os.getpid(), b"mach-lookup", GLOBAL_NAME_QUIETLY, ctypes.c_char_p(service.encode())) > 0
 
 
 def descriptors() -> set[int]:
