@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from .worker import Worker, eventually, processes_with
+from .worker import SKEP, Worker, eventually, processes_with
 
 pytestmark = pytest.mark.sandbox
 
@@ -125,3 +126,32 @@ def test_output_to_a_file_keeps_what_others_write_to_it_meanwhile(worker: Worker
             skep.stdin.close()
             assert skep.wait(20) == 0
     assert path.read_text() == "first\nbeside\nlast\n"
+
+
+STOP_ALL = "import os, signal, time; os.kill(0, signal.SIGSTOP); print('on', flush=True); time.sleep({seconds})"
+
+
+@pytest.mark.guarantee("gone-processes")
+@pytest.mark.parametrize("command", ["exec", "run"])
+def test_a_worker_that_stops_its_whole_process_group_holds_nobody_up(worker: Worker, command: str) -> None:
+    """Bubblewrap is in the group, and so skep took it for a Ctrl-Z: with no shell to continue it, it stood still for
+    ever, the --wall limit gone by.
+    """
+    for seconds, status in ((0, 0), (60, 124)):
+        code = STOP_ALL.format(seconds=seconds)
+        words = ["python3", "-c", code]
+        if command == "exec":
+            argv = worker.argv(*words, flags=("--wall", "5s"))
+        else:
+            argv = [str(SKEP), "run", ".", "t", "--wall", "5s", "--worker", shlex.join(words)]
+        done = subprocess.run(
+            argv,
+            cwd=worker.workspace,
+            env=worker.environ(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            start_new_session=True,
+        )
+        assert done.returncode == status and "on\n" in done.stdout, done.stderr

@@ -94,12 +94,14 @@ class Session:
             self._on_event(event)
         self.egress.add(event)
 
-    def spawned(self, sandbox: Sandbox) -> None:
+    def spawned(self, sandbox: Sandbox, *, interactive: bool) -> None:
         """The guardian was forked before there was a second thread; now the proxy may start one. Called again when the
-        launch is made again without a user namespace of the worker's own.
+        launch is made again without a user namespace of the worker's own. Without `interactive` a worker that stops
+        goes on at once.
         """
         first, self._sandbox = self._sandbox is None, sandbox
-        sandbox.on_stop = terminal.on_stop(sandbox)
+        if interactive:
+            sandbox.on_stop = terminal.on_stop(sandbox)
         sandbox.wake = self._wake()
         if not first:
             return
@@ -225,7 +227,7 @@ def launch(
         )
 
     def on_spawn(sandbox: Sandbox) -> None:
-        session.spawned(sandbox)
+        session.spawned(sandbox, interactive=interactive)
         if spawned is not None:
             spawned(sandbox)
 

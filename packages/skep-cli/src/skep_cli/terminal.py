@@ -67,16 +67,17 @@ def on_stop(sandbox: Sandbox) -> Callable[[int], None]:
 
     Stopped for touching a terminal that is ours to give: it gets it and goes on, as the first command of a pipeline
     would. Otherwise (Ctrl-Z, or in the background) we stop as well, the shell takes over, and when it continues us
-    so does the worker.
+    so does the worker. Where no shell would ever continue us (no terminal, or an orphaned process group, whose
+    SIGTSTP the kernel drops), it goes on at once: a worker can stop its whole group, and would hold us up for ever.
     """
 
     def stopped(number: int) -> None:
         tty = opened()
-        foreground = tty is not None and is_ours(tty)
         if tty is not None:
+            foreground = is_ours(tty)
             os.close(tty)
-        if not foreground or number not in (signal.SIGTTIN, signal.SIGTTOU):
-            os.kill(os.getpid(), signal.SIGSTOP)
+            if not foreground or number not in (signal.SIGTTIN, signal.SIGTTOU):
+                os.kill(os.getpid(), signal.SIGTSTP)
         sandbox.resume()
 
     return stopped

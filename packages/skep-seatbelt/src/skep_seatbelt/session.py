@@ -185,13 +185,14 @@ def _follow(
 
 
 def _stopped(sandbox: Sandbox, terminal: Terminal | None) -> Callable[[int], None]:
-    """When the worker was stopped we stop as well, and the shell takes over; it continues both."""
+    """When the worker was stopped we stop as well, and the shell takes over; it continues both. Where no shell would
+    (no terminal, or an orphaned process group, whose SIGTSTP the kernel drops), the worker goes on at once.
+    """
 
     def stopped(number: int) -> None:
         if terminal is not None:
             terminal.restore()
-        os.kill(os.getpid(), signal.SIGSTOP)
-        if terminal is not None:
+            os.kill(os.getpid(), signal.SIGTSTP)
             terminal.again()
         sandbox.resume()
 
