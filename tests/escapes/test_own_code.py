@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from skep_policy.aftermath import NEEDED
 
 from .worker import Worker, attempt_code
 
@@ -128,3 +133,55 @@ def test_what_is_protected_is_so_at_another_mount_of_the_same_folder(worker: Wor
             timeout=60,
         )
         assert done.stdout.strip() == outcome, done.stderr
+
+
+@pytest.mark.parametrize("way", ["PYTHONPATH", "-m"])
+def test_a_module_put_in_front_of_one_that_skep_imports_is_told_of(worker: Worker, way: str) -> None:
+    """By the next start it has run on the host before anything of ours could look at it; by this one it never does."""
+    folder = worker.workspace / "src" if way == "PYTHONPATH" else worker.workspace
+    folder.mkdir(exist_ok=True)
+    there = (
+        "sitecustomize.py",
+        "signal.py",
+        "copy.py",
+        "dataclasses.py",
+        "weakref.py",
+        "msgspec/__init__.py",
+        "skep_proxy/__init__.py",
+        "_json.abi3.so",
+    )
+    fine = ("mine.py", "test/cases.py", "signal.txt", "deeper/signal.py")
+    environ = {"PYTHONPATH": str(folder)} if way == "PYTHONPATH" else {}
+    evil = f"open({str(worker.home / 'ran')!r}, 'w')"
+    names = " ".join((*there, *fine))
+    make = f'cd {folder} && mkdir msgspec skep_proxy test deeper && for f in {names}; do echo "{evil}" >$f; done'
+    report = ("--report", str(worker.home / "report"))
+    command = [sys.executable, "-m", "skep_cli", "exec", *report, "--", "sh", "-c", make]
+    if way == "PYTHONPATH":
+        command[1:3] = [str(Path(sys.executable).with_name("skep"))]
+    done = subprocess.run(
+        command, cwd=worker.workspace, env=worker.environ(environ), capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    told = {line.split(": ")[1] for line in done.stderr.splitlines() if "skep itself would run it" in line}
+    assert told == {str(folder / name.partition("/")[0]) for name in there}
+    assert not (worker.home / "ran").exists()
+    assert json.loads((worker.home / "report").read_text())["exit_code"] == 0
+    shutil.rmtree(folder / "msgspec")
+    again = worker.run("touch", str(folder / "signal.py"))  # by a skep that does not look there
+    assert again.returncode == 0 and "skep itself" not in again.stderr
+
+
+def test_everything_that_a_start_of_skep_may_import_is_known() -> None:
+    distributions, done = [package.replace("_", "-") for package in PACKAGES], set[str]()
+    while distributions:
+        name = distributions.pop()
+        if name not in done:
+            done.add(name)
+            required = [Requirement(text) for text in importlib.metadata.requires(name) or ()]
+            distributions += [
+                canonicalize_name(each.name) for each in required if each.marker is None or each.marker.evaluate()
+            ]
+    modules = importlib.metadata.packages_distributions()
+    needed = {module for module, owners in modules.items() if done & {canonicalize_name(owner) for owner in owners}}
+    assert {module for module in needed if module.isidentifier()} <= NEEDED

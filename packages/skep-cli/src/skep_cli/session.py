@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import _socket
 import os
+import sys
 
 from skep_bwrap.errors import BackendUnavailable
 from skep_bwrap.session import run
-from skep_policy.boundary import Boundary
+from skep_policy.boundary import Access, Boundary
 from skep_policy.events import EgressEvent
 from skep_policy.launch import Launch
 from skep_policy.report import Egress, Finding
@@ -178,6 +179,13 @@ class Session:
                 sock.close()
 
 
+def look_there_last(boundary: Boundary) -> None:
+    """What this process imports from now on it does not find in a folder the worker may write (`PYTHONPATH`, or the
+    current one with `-m`), unless it is nowhere else; skep's own packages are read-only there.
+    """
+    sys.path.sort(key=lambda entry: boundary.access_to(os.path.realpath(entry)) == Access.WRITE)
+
+
 def launch(
     boundary: Boundary,
     argv: Sequence[str],
@@ -209,6 +217,7 @@ def launch(
     """
     if host.backend is None:
         raise BackendUnavailable(host.missing, fix=NO_BACKEND_FIX, check="platform")
+    look_there_last(boundary)
     session = Session(boundary, on_event, asked)
     proxied = boundary.rules.mode == "filtered" or (always_proxy and boundary.rules.mode == "none")
     if host.backend == "seatbelt":

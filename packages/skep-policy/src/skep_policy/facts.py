@@ -65,7 +65,7 @@ class Facts(Value):
         return self.xdg("CONFIG") + "/skep/config.toml"
 
 
-_OWN = ("skep_bwrap", "skep_cli", "skep_netshim", "skep_policy", "skep_proxy", "skep_seatbelt")
+OWN = ("skep_bwrap", "skep_cli", "skep_netshim", "skep_policy", "skep_proxy", "skep_seatbelt")
 
 
 def own_code() -> tuple[str, ...]:
@@ -80,7 +80,7 @@ def own_code() -> tuple[str, ...]:
         folder = os.path.realpath(entry)
         if below(folder, environment) and environment != python:
             continue
-        own = [f"{folder}/{name}" for name in _OWN if os.path.isdir(f"{folder}/{name}")]
+        own = [f"{folder}/{name}" for name in OWN if os.path.isdir(f"{folder}/{name}")]
         found.update([folder] if own and os.path.isdir(f"{folder}/msgspec") else own)
     return tuple(sorted(found))
 
