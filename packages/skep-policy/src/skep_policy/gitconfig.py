@@ -11,7 +11,7 @@ from .value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 
 MAX_FILE = 256 << 10
@@ -40,6 +40,7 @@ _URLS = ("remote.url", "submodule.url")
 
 _KEY = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-")
 _SPACE = frozenset(" \t\r")
+_SPACED = str.maketrans("\t\r", "  ")
 
 
 class Setting(Value):
@@ -58,11 +59,16 @@ class Configuration(Value):
 
     def includes(self) -> list[str]:
         """The files it includes, as written; conditions are taken as met."""
-        return [setting.value for setting in self.settings if setting.name in _INCLUDES and setting.value]
+        return self._paths(_INCLUDES)
 
     def named_files(self) -> list[str]:
         """The files and folders it tells git to obey, as written."""
-        return [setting.value for setting in self.settings if setting.name in _FILES and setting.value]
+        return self._paths(_FILES)
+
+    def _paths(self, names: Iterable[str]) -> list[str]:
+        """Values of these settings. Below 2.45 git reads a tab outside quotes as a space; both readings are here."""
+        found = [setting.value for setting in self.settings if setting.name in names and setting.value]
+        return [*found, *(value.translate(_SPACED) for value in found if value.translate(_SPACED) != value)]
 
     def commands(self) -> list[str]:
         """The shell commands it tells git to run."""
