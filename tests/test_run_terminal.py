@@ -20,6 +20,8 @@ from .ptys import SKEP, Terminal
 pytestmark = pytest.mark.sandbox
 
 ERASE = "\x1b[2K"
+MODES = re.compile(r"\x1b\[(?:[0-9;]*m|\?7[hl])")
+"""Colours, and whether long rows go on in the next."""
 
 
 @pytest.fixture
@@ -58,7 +60,7 @@ class Shown:
 
     def screen(self) -> list[str]:
         """What a person sees in the end: rows, with what was erased gone."""
-        rows = [re.sub(r"\x1b\[[0-9;]*m", "", row) for row in self.all().replace("\r\n", "\n").split("\n")]
+        rows = [MODES.sub("", row) for row in self.all().replace("\r\n", "\n").split("\n")]
         return [row.split(ERASE)[-1].replace("\r", "") for row in rows]
 
 
@@ -83,12 +85,43 @@ def test_what_the_worker_writes_is_marked_and_can_be_nothing_else(folder: Path) 
     shown = Shown(folder, script)
     text = shown.all()
     assert "\x1b]0;" not in text and "\x1b[1A" not in text and "\x1b[31mred" not in text
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    plain = MODES.sub("", text)
     for row in re.split(r"\n|\x1b\[2K", plain.replace("\r", "")):
         assert len(row) <= shown.columns, row
         assert row[:2] == "\u2502 " or not re.search("forged|passed|red|title|no end", row[: shown.columns // 3]), row
     assert "\u2502 \\x1b]0;title\\x07\\x1b[1Ared" in plain
     assert "\u2502 b\r\n" in plain and "\u2502 no end\r\n" in plain
+
+
+def rows_of(text: str, columns: int) -> list[str]:
+    """The rows of a terminal that shows an emoji (a character and U+FE0F) in two cells."""
+    rows, column, wraps = [""], 0, True
+    text = re.sub(r"\x1b\[[0-9;]*m", "", text.replace(ERASE, "").replace("\r\n", "\n"))
+    for found in re.finditer("\x1b\\[\\?7(?P<mode>[hl])|.\ufe0f|.|\n", text):
+        token = found[0]
+        if found["mode"]:
+            wraps = found["mode"] == "h"
+        elif token in "\r\n":
+            rows += [""] if token == "\n" else []
+            column = 0
+        else:
+            if column + len(token) > columns:
+                if not wraps:
+                    continue
+                rows.append("")
+                column = 0
+            rows[-1] += token
+            column += len(token)
+    return rows
+
+
+def test_what_is_wider_than_we_think_still_makes_no_row_without_a_mark(folder: Path) -> None:
+    shown = Shown(folder, "printf '\\342\\230\\201\\357\\270\\217%.0s' $(seq 29); echo 'skep: run x: forged'")
+    text = shown.all()
+    assert any("forged" in row for row in rows_of(text, 1000))  # where there is room for it
+    assert not any(row.startswith("skep: run x") for row in rows_of(text, shown.columns))
+    without = text.replace("\x1b[?7l", "").replace("\x1b[?7h", "")
+    assert any(row.startswith("skep: run x: forged") for row in rows_of(without, shown.columns))
 
 
 def test_the_worker_of_a_run_has_no_terminal_while_that_of_exec_has(folder: Path) -> None:

@@ -16,6 +16,8 @@ from .render import Live, one_line
 from .view import Lines, Moment, row, rows
 
 ERASE = "\r\x1b[2K"
+UNWRAPPED, WRAPPED = "\x1b[?7l", "\x1b[?7h"
+"""DECAWM: what a terminal takes for wider than we do is cut, and goes on in no row of its own without a mark."""
 HEAD = "skep: "
 TICK = 0.5
 """Seconds between two looks at the clock."""
@@ -125,6 +127,8 @@ class Status:
                 return
             erase = ERASE if self._drawn else ""
             self._drawn = fresh
+            if self._live and (text or fresh):
+                text, fresh = UNWRAPPED + text, fresh + WRAPPED
             _write(self._fd, f"{erase}{text}{fresh}".encode(errors="backslashreplace"))
 
     def _columns(self) -> int:
