@@ -22,7 +22,7 @@ def steps(transcript: str) -> list[str]:
         text = text.replace(run, "RUN")
     text = re.sub(r"\([0-9a-f]{12}\)|[0-9a-f]{40}", "COMMIT", text)
     text = re.sub(r"in force: .*", "in force: LAYERS", text)
-    return [line.rstrip() for line in text.splitlines() if "it was told:" not in line]
+    return [line.rstrip() for line in text.splitlines() if "it saw:" not in line]
 
 
 @pytest.mark.sandbox

@@ -61,7 +61,8 @@ def test_uncommitted_work_is_a_commit_of_its_own(state: Path, repo: Path) -> Non
     (repo / "build").mkdir()
     (repo / "build/junk").write_text("x\n")
     done, _ = run(state, repo, MEND + "; echo more >> wip")
-    assert skep(state, "approve", done.id, "--force").returncode == 0
+    approved = skep(state, "approve", done.id, "--force")
+    assert approved.returncode == 0 and f"once yours is committed: git cherry-pick skep/{done.id}" in approved.stdout
     assert subjects(repo, f"skep/{done.id}") == ["mend it", "baseline: uncommitted work", "base"]
     assert (
         git(repo, "show", f"skep/{done.id}~1:wip") == "mine\n"
@@ -69,6 +70,10 @@ def test_uncommitted_work_is_a_commit_of_its_own(state: Path, repo: Path) -> Non
     )
     assert tree(repo, f"skep/{done.id}~1")["check.sh"][0] == "100755"
     assert "build/junk" not in tree(repo, f"skep/{done.id}")
+    git(repo, "add", "wip", "check.sh")
+    git(repo, "commit", "-qm", "my work")
+    git(repo, "cherry-pick", f"skep/{done.id}")
+    assert (repo / "wip").read_text() == "mine\nmore\n"
 
 
 @pytest.mark.guarantee("record-verdict")

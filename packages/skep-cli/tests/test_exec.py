@@ -43,6 +43,12 @@ def test_a_worker_that_is_denied_a_thousand_times_fills_no_terminal() -> None:
     assert len(egress_lines(Egress(denied=denied[:TOLD]))) == TOLD
 
 
+@pytest.mark.parametrize(("command", "hinted"), [(["make test"], True), (["make", "a test"], False), (["make"], False)])
+def test_a_whole_command_in_quotes_is_told_that_no_shell_reads_it(command: list[str], hinted: bool) -> None:
+    [line] = closing_lines(Outcome(127, None, {}, {}, [], Egress(), 2, ""), command)
+    assert line.startswith(f"{command[0]}: No such file or directory") and ("leave out the quotes" in line) is hinted
+
+
 def test_what_a_worker_makes_many_of_does_not_bury_what_was_moved_away() -> None:
     findings = [Finding("appeared", f"/{number}", "x") for number in range(1000)]
     moved = Finding("quarantined", "/z", "x")

@@ -415,4 +415,7 @@ def interrupted(state: Path, repo: Path, script: str, workspace: str, *, times: 
 def test_a_worker_that_cannot_be_executed_is_a_failed_run_that_says_why(state: Path, repo: Path) -> None:
     done = skep(state, "run", str(repo), "x", "--worker", "./nope.sh", "--workspace", "overlay")
     assert done.returncode == 1
-    assert "could not be executed: No such file or directory" in done.stderr and "not looked at" not in done.stderr
+    assert (
+        "could not be executed: ./nope.sh: No such file or directory" in done.stderr
+        and "not looked at" not in done.stderr
+    )

@@ -121,7 +121,7 @@ def test_a_process_left_behind_ends_with_the_worker_and_holds_nothing_up(state: 
 def test_a_worker_that_cannot_be_executed_is_told_so(state: Path, repo: Path) -> None:
     done, _ = run(state, repo, ["./no-such-program"])
     assert (done.state, done.exit_code) == ("failed", 127)
-    assert done.reason == "the worker could not be executed: No such file or directory"
+    assert done.reason == "the worker could not be executed: ./no-such-program: No such file or directory"
 
 
 def test_output_is_on_record_as_it_came(state: Path, repo: Path) -> None:
@@ -130,21 +130,22 @@ def test_output_is_on_record_as_it_came(state: Path, repo: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verify", "outcome", "code"),
+    ("verify", "outcome", "code", "why"),
     [
-        ("true", "passed", 0),
-        ("false", "failed", 1),
-        ("no-such-tool", "unavailable", 127),
-        ("sh -c no-such-tool", "unavailable", 127),
-        ("./calc.py", "unavailable", 126),
-        ("sh -c 'exit 42'", "failed", 42),
-        ("sh -c 'kill -9 $$'", "failed", 137),
+        ("true", "passed", 0, ""),
+        ("false", "failed", 1, ""),
+        ("no-such-tool", "unavailable", 127, "no-such-tool: No such file or directory"),
+        ("sh -c no-such-tool", "unavailable", 127, "exit status 127: a program it calls was not found"),
+        ("./calc.py", "unavailable", 126, "./calc.py: Permission denied"),
+        ("sh -c 'exit 42'", "failed", 42, ""),
+        ("sh -c 'kill -9 $$'", "failed", 137, ""),
     ],
 )
 def test_the_verification_is_what_the_operators_command_says(
-    state: Path, repo: Path, verify: str, outcome: str, code: int
+    state: Path, repo: Path, verify: str, outcome: str, code: int, why: str
 ) -> None:
-    done, _ = run(state, repo, "echo x > y", verify=verify)
+    done, folder = run(state, repo, "echo x > y", verify=verify)
+    assert (check(folder).last("verification") or {})["detail"] == why
     assert (done.verification.outcome, done.verification.command, done.verification.exit_code) == (
         outcome,
         verify,

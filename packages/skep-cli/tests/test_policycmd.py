@@ -55,7 +55,32 @@ def test_the_answer_says_which_it_was_taken_for(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "notes.md").touch()
     path = CliRunner().invoke(command, ["explain", "notes.md"])
     assert path.exit_code == 0 and path.output.startswith(f"path {tmp_path}/notes.md: allowed")
-    assert CliRunner().invoke(command, ["explain", "notes.md:443"]).output.startswith("host notes.md:443: denied")
+    denied = CliRunner().invoke(command, ["explain", "notes.md:443"]).output
+    assert denied == "host notes.md:443: denied: not-listed; --allow notes.md lists it\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        ('[worker]\npreset = "codx"\n', "worker.preset: unknown preset 'codx'; known are aider, claude, codex"),
+        ('[worker]\ntoolchains = ["npm"]\n', "worker.toolchains: unknown toolchain 'npm'; known are go, jvm, node"),
+        ('[setup]\ntoolchains = ["npm"]\n', "setup.toolchains: unknown toolchain 'npm'; known are go, jvm, node"),
+        ('[worker]\npreset = "codex"\n[setup]\ntoolchains = ["python"]\n', None),
+    ],
+)
+def test_a_file_that_names_what_is_not_there_is_told_by_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: str, problem: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    (tmp_path / "mine.toml").write_text(written)
+    done = CliRunner().invoke(command, ["check", "mine.toml"])
+    assert done.exit_code == (2 if problem else 0)
+    assert done.output.startswith(f"skep: mine.toml: {problem}" if problem else "mine.toml can be used")
+    (tmp_path / "config/skep").mkdir(parents=True)
+    (tmp_path / "mine.toml").rename(tmp_path / "config/skep/config.toml")
+    assert CliRunner().invoke(command, ["check"]).exit_code == (2 if problem else 0)
 
 
 @pytest.mark.sandbox

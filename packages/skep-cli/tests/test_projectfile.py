@@ -55,7 +55,8 @@ def test_what_widens_counts_after_trust_and_no_longer_after_a_change(facts: Fact
 
     allowed, lines = policy_now()
     assert not allowed and "network.allow = a.example.com" in lines[0] and f"skep trust {project}" in lines[0]
-    assert CliRunner().invoke(trust, [project]).exit_code == 1, "no terminal to ask on"
+    asked = CliRunner().invoke(trust, [project])
+    assert asked.exit_code == 1 and f"no terminal to ask on; `skep trust --yes {project}` allows it" in asked.output
     assert policy_now()[0] is False
     assert CliRunner().invoke(trust, [project, "--yes"]).exit_code == 0
     assert policy_now() == (True, [])

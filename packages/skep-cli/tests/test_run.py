@@ -106,7 +106,8 @@ def test_no_worker_lists_the_agents_on_path_and_shows_the_flag(state: Path, repo
 @pytest.mark.parametrize(
     ("worker", "code", "says"),
     [
-        ("no-such-worker {task}", 127, "'no-such-worker' on PATH"),
+        ("no-such-worker {task}", 127, "'no-such-worker' on PATH; the presets are aider, claude, codex"),
+        ("gose", 127, "'gose' on PATH; did you mean --worker goose?"),
         ("/no/such/worker", 127, "/no/such/worker is no program"),
         ("'open", 2, "no closing quotation"),
         ("  ", 2, "--worker is empty"),
@@ -115,6 +116,17 @@ def test_no_worker_lists_the_agents_on_path_and_shows_the_flag(state: Path, repo
 def test_a_worker_that_cannot_be_is_refused(state: Path, repo: Path, worker: str, code: int, says: str) -> None:
     refused(skep(state, "run", str(repo), "x", "--worker", worker, *HERE), code, says)
     assert not (state / "skep/runs").exists() or not os.listdir(state / "skep/runs")
+
+
+@pytest.mark.parametrize(
+    ("more", "told"), [(["no-such-tool"], True), (["true"], False), (["no-such-tool", "--setup", "true"], False)]
+)
+def test_a_verification_whose_program_is_not_here_is_told_before_the_run(
+    state: Path, repo: Path, more: list[str], told: bool
+) -> None:
+    done = skep(state, "run", str(repo), "x", "--worker", "true", *HERE, "--verify", *more)
+    before = done.stderr.partition("worker started")[0]
+    assert ("the patch will not be verified: there is no program 'no-such-tool' on PATH" in before) is told, before
 
 
 def test_an_unknown_mode_is_a_usage_error_and_runs_nothing(state: Path, repo: Path) -> None:
@@ -296,4 +308,5 @@ def test_a_shell_is_offered_runs_workers_and_toolchains(state: Path, repo: Path)
         assert offered(line) == ["last", done["id"]]
     assert offered(f"skep review {done['id'][:4]}") == [done["id"]] and offered("skep review z") == [""]
     assert offered("skep run . x --worker co") == ["codex"] and offered("skep exec --preset ge") == ["gemini"]
+    assert offered("skep workers go") == ["goose"]
     assert offered("skep exec --toolchain ") == ["go", "jvm", "node", "python", "rust"]

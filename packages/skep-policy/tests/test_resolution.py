@@ -75,7 +75,7 @@ def test_an_absent_root_is_refused_with_the_command_that_makes_it(world: World) 
 @pytest.mark.parametrize("path", ["/", "/proc", "/proc/self", "/sys/kernel", "/dev", "/dev/shm"])
 def test_what_is_no_folder_of_files_is_no_root(world: World, path: str) -> None:
     assert "cannot be writable" in refused(world, f"[filesystem]\nwrite = ['{path}']")
-    assert "cannot be writable" in refused(world, "", workspace=path)
+    assert "(the workspace); start it in the folder of a project" in refused(world, "", workspace=path)
 
 
 def test_a_workspace_must_be_a_folder(world: World) -> None:

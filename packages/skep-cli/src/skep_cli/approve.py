@@ -223,11 +223,14 @@ def _tell(run: Run, made: Branch, found: Repository, page: Page) -> None:
     if made.raw:
         page.line(f"  stored as they are on disk, though this repository filters them: {_some(made.raw)}")
     since = run.trees.branch or (run.trees.head or "")[:12]
-    page.line(
-        f"look: git diff {since}...{made.name}   merge: git merge {made.name}"
-        if since
-        else f"look: git log {made.name}"
-    )
+    if not since:
+        page.line(f"look: git log {made.name}")
+    elif made.uncommitted:  # merged, it would stand beside the same work in the user's tree, and git refuses that
+        page.line(
+            f"look: git diff {made.name}^ {made.name}   take it, once yours is committed: git cherry-pick {made.name}"
+        )
+    else:
+        page.line(f"look: git diff {since}...{made.name}   merge: git merge {made.name}")
 
 
 def _some(paths: list[str]) -> str:

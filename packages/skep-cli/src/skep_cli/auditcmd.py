@@ -18,7 +18,7 @@ def command() -> None:
     """Check the record of runs."""
 
 
-@command.command("verify")
+@command.command("verify", short_help="Check the record of a run, or of all.")
 @click.argument("run", required=False, shell_complete=completion.runs)
 def verify(run: str | None) -> None:
     """Follow the hash chain of a run's log, and compare the other files with it. Without RUN, of every run.

@@ -182,7 +182,7 @@ def _attempts(stage: Stage, run: dict[str, Any], page: Page, *, bounded: bool) -
             page.line("      was not tried, or left no trace", "red")
         else:
             page.line(f"      stopped: {why}" if bounded else "      did not get through", "green")
-        page.line(f"      it was told: {one_line(attempt.answer, 90)}", "dim")
+        page.line(f"      it saw: {one_line(attempt.answer, 90)}", "dim")
     return attempts
 
 

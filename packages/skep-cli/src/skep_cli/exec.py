@@ -142,7 +142,9 @@ def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
     """
     lines: list[str] = []
     if outcome.exec_error is not None:
-        lines.append(f"{command[0] or repr(command[0])}: {os.strerror(outcome.exec_error)}")
+        quoted = len(command) == 1 and len(command[0].split()) > 1
+        hint = "; no shell reads it: leave out the quotes, or write sh -c '...'" if quoted else ""
+        lines.append(f"{command[0] or repr(command[0])}: {os.strerror(outcome.exec_error)}{hint}")
     if outcome.output_error is not None:
         lines.append(f"not all of the output arrived: {os.strerror(outcome.output_error)}")
     if outcome.limit is not None:

@@ -266,7 +266,7 @@ class Pipeline:
                 setup = run.setup
                 run.exit_code = setup.exit_code if setup and setup.outcome == "failed" else CannotRun.exit_code
                 raise SkepError(why or "the worker came to no end")
-            _take_over(run, outcome)
+            _take_over(run, outcome, self._order.argv[0])
             run.findings += [Finding("login", path, agentstate.RENEWED) for path in agentstate.renewed(self._laid)]
             run.layers = {**run.layers, "overlay": self._layer}
             if self._failure:
@@ -337,7 +337,7 @@ class Pipeline:
             run.verification = verify.judged(
                 order.verify_text, exit_code=done.exit_code, exec_error=done.exec_error, timed_out=done.timed_out
             )
-            detail = limit_words(done.limit) if done.limit else ""
+            detail = verify.why(order.verify[0], done)
             if self._interrupts.last is not None or self._stopped:
                 run.verification, detail = Verification("unavailable", order.verify_text, None), "interrupted"
         except Ending:
@@ -384,13 +384,13 @@ class Pipeline:
             seal_again(folder, run)
 
 
-def _take_over(run: Run, outcome: Outcome) -> None:
+def _take_over(run: Run, outcome: Outcome, program: str) -> None:
     run.exit_code = TIMED_OUT if outcome.timed_out else outcome.exit_code
     run.limit, run.layers, run.attestation = outcome.limit, outcome.layers, outcome.attestation
     run.findings += outcome.findings
     run.egress = outcome.egress
     run.state = "timed-out" if outcome.timed_out else "completed" if outcome.exit_code == 0 else "failed"
     if outcome.exec_error is not None:
-        run.reason = f"the worker could not be executed: {os.strerror(outcome.exec_error)}"
+        run.reason = f"the worker could not be executed: {program}: {os.strerror(outcome.exec_error)}"
     elif outcome.limit and not outcome.timed_out:
         run.reason = limit_words(outcome.limit)

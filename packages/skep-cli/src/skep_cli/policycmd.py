@@ -16,11 +16,13 @@ from skep_policy.enforcement import Key
 from skep_policy.errors import PolicyError
 from skep_policy.explain import Explanation, explain_host, explain_path
 from skep_policy.facts import Facts
-from skep_policy.layers import Effective
+from skep_policy.layers import Effective, Layer, merge
 from skep_policy.load import load_policy
+from skep_policy.preset import preset_names
 from skep_policy.resolution import resolve
+from skep_policy.verdict import NOT_LISTED
 
-from . import policies
+from . import policies, presets
 from .errors import UsageError
 from .flags import Flags
 from .host import BACKENDS
@@ -70,7 +72,7 @@ def _plain(value: object) -> int:
 JSON: Callable[[Any], Any] = click.option("--json", "json", is_flag=True, help="One JSON document on stdout.")
 
 
-@command.command()
+@command.command(short_help="Print every value in force, and where it is from.")
 @policy_flags(report=False)
 @JSON
 def show(json: bool, **values: Any) -> None:
@@ -119,17 +121,21 @@ def enforcement() -> dict[str, dict[str, Key]]:
     return {key: {name: table[key] for name, table in tables.items()} for key in sorted(bwrap.KEYS)}
 
 
-@command.command()
+@command.command(short_help="Check a policy file, or what applies here.")
 @click.argument("file", required=False, type=click.Path())
 @policy_flags(report=False)
 def check(file: str | None, **values: Any) -> None:
     """Check FILE, or everything that applies to the current folder, to the last value. Exits 0 when it can be used."""
     if file is not None:
         try:
-            load_policy(file)
+            known(merge([Layer(file, load_policy(file))]), Facts.gather())
         except PolicyError as error:
             raise UsageError(str(error)) from None
     policy, flags, facts = in_force(values)
+    try:
+        known(policy, facts)
+    except PolicyError as error:
+        raise UsageError(str(error)) from None
     boundary = boundary_of(policy, flags, facts)
     if here().backend == "seatbelt":
         from skep_seatbelt import refuse
@@ -141,7 +147,21 @@ def check(file: str | None, **values: Any) -> None:
     click.echo("the policy can be used" if file is None else f"{file} can be used")
 
 
-@command.command()
+def known(policy: Effective, facts: Facts) -> None:
+    """What it names by name is there. Raises PolicyError."""
+    toolchains = preset_names("toolchains")
+    for entry in policy.entries:
+        if entry.key == "worker.preset" and entry.value not in presets.names(facts):
+            wanted, names = "preset", presets.names(facts)
+        elif entry.key in ("worker.toolchains", "setup.toolchains") and entry.value not in toolchains:
+            wanted, names = "toolchain", list(toolchains)
+        else:
+            continue
+        problem = f"unknown {wanted} {entry.value!r}; known are {', '.join(names)}"
+        raise PolicyError(problem, source=entry.source, key=entry.key)
+
+
+@command.command(short_help="Say whether a host or a path may be reached.")
 @click.argument("target")
 @policy_flags(report=False)
 @JSON
@@ -165,7 +185,10 @@ def explain(target: str, json: bool, **values: Any) -> None:
     else:
         rule = f" by {explanation.rule} ({explanation.source})" if explanation.rule else ""
         verdict = "allowed" if explanation.allow else "denied"
-        tell(f"{kind} {explanation.target}: {verdict}{rule}: {explanation.reason}")
+        hint = (
+            f"; --allow {explanation.target.removesuffix(':443')} lists it" if explanation.reason == NOT_LISTED else ""
+        )
+        tell(f"{kind} {explanation.target}: {verdict}{rule}: {explanation.reason}{hint}")
     sys.exit(0 if explanation.allow else 1)
 
 

@@ -154,7 +154,8 @@ def show(found: Reviewed, folder: RunFolder, page: Page, *, full: bool) -> None:
 def _head(found: Reviewed, folder: RunFolder, page: Page) -> None:
     run = found.run
     seconds = f" in {run.seconds:.1f} s" if run.seconds is not None else ""
-    page.line(f"run {run.id}: {run.state}{seconds}, exit status {run.exit_code}", "bold")
+    status = "" if run.exit_code is None else f", exit status {run.exit_code}"
+    page.line(f"run {run.id}: {run.state}{seconds}{status}", "bold")
     page.line(f"  task      {one_line(run.task)}")
     page.line(f"  repo      {run.repo}")
     page.line(f"  worker    {one_line(shlex.join(run.worker))}")

@@ -217,13 +217,22 @@ def prepared(
         raise CannotRun(str(error)) from None
     problem = workers.missing(words, facts.environ)
     if problem:
-        raise CannotRun(f"the worker cannot start: {problem}", exit_code=127)
-    order = msgspec.structs.replace(order, notes=[*order.notes, *bounds.notes])
+        remedy = workers.remedy(words, presets.names(facts))
+        raise CannotRun(f"the worker cannot start: {problem}{remedy}", exit_code=127)
+    order = msgspec.structs.replace(order, notes=[*order.notes, *bounds.notes, *unverified(order, facts)])
     for line in order.notes:
         status.warn(line)
     if mode == "workspace":
         status.warn("execution mode workspace: nothing is enforced, the worker can do whatever you can")
     return order, bounds, runs
+
+
+def unverified(order: Order, facts: Facts) -> list[str]:
+    """A line when the verification's program is not here and no setup can bring it, said before the run."""
+    if order.verify is None or order.setup:
+        return []
+    problem = workers.missing(order.verify, facts.environ)
+    return [f"the patch will not be verified: {problem}"] if problem else []
 
 
 def verify_command(given: str | None, effective: Effective) -> tuple[list[str] | None, str | None]:
@@ -313,6 +322,7 @@ def _tell(run: Run, folder: RunFolder, status: Status) -> None:
         status.say(f"run {run.id}: {line}")
     status.say(f"run {run.id}: record in {folder.path}")
     if run.files_changed:
-        status.say(f"look: skep review {run.id}   then: skep approve {run.id}, or skep deny {run.id}")
+        status.say(f"look: skep review {run.id}")
+        status.say(f"then: skep approve {run.id}, or skep deny {run.id}")
     elif run.state != "completed":
         status.say(f"look: skep review {run.id}")

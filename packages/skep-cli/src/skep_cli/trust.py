@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from typing import Any
 
 import click
@@ -67,14 +68,16 @@ def command(repo: str, yes: bool, forget: bool, **_: Any) -> None:
         click.echo(f"{one_line(path, None)} asks for:")
         for entry in withheld:
             click.echo(f"  {one_line(f'{entry.key} = {entry.value}', None)}")
-        if not yes and not _agreed():
+        if not yes and not _agreed(project):
             raise SkepError(f"{path} is not trusted: it counts only where it narrows")
         write_store(store.trusting(project, text.encode()), facts)
     click.echo(f"{one_line(path, None)} is trusted as it is now")
 
 
-def _agreed() -> bool:
+def _agreed(project: str) -> bool:
     if not os.isatty(0):
-        click.echo("no terminal to ask on; `skep trust --yes` allows it", err=True)
+        click.echo(
+            f"no terminal to ask on; `skep trust --yes {one_line(shlex.quote(project), None)}` allows it", err=True
+        )
         return False
     return click.confirm("Allow it?")

@@ -13,9 +13,12 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from skep_policy.report import limit_words
+
 from .errors import SkepError
 from .listing import Stamp
 from .objects import Store
+from .order import Outcome
 from .record import Verification
 from .removal import remove
 from .snapshot import Baseline, Result
@@ -129,6 +132,16 @@ def judged(command: str, *, exit_code: int, exec_error: int | None, timed_out: b
     if exec_error is not None or (exit_code in (NOT_EXECUTABLE, NOT_FOUND) and not timed_out):
         return Verification("unavailable", command, exit_code)
     return Verification("passed" if exit_code == 0 and not timed_out else "failed", command, exit_code)
+
+
+def why(program: str, done: Outcome) -> str:
+    """What ended a verification, or kept it from judging, in a line; empty for an ordinary exit status."""
+    if done.limit:
+        return limit_words(done.limit)
+    if done.exec_error is not None:
+        return f"{program}: {os.strerror(done.exec_error)}"
+    problem = {NOT_FOUND: "was not found", NOT_EXECUTABLE: "cannot be executed"}.get(done.exit_code)
+    return f"exit status {done.exit_code}: a program it calls {problem}" if problem else ""
 
 
 def explain(error: Exception) -> str:

@@ -59,3 +59,12 @@ def missing(words: Sequence[str], environ: Mapping[str, str]) -> str | None:
     if shutil.which(program, path=environ.get("PATH")):
         return None
     return f"there is no program {program!r} on PATH"
+
+
+def remedy(words: Sequence[str], known: Sequence[str]) -> str:
+    """What to do about a worker that is missing; `known` are the names of the presets."""
+    from difflib import get_close_matches
+
+    if close := get_close_matches(words[0], known, n=1):
+        return "" if close[0] == words[0] else f"; did you mean --worker {close[0]}?"
+    return f"; the presets are {', '.join(known)}"

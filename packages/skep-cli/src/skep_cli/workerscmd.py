@@ -9,7 +9,7 @@ import click
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 
-from . import presets
+from . import completion, presets
 from .errors import UsageError
 from .presets import Preset
 from .render import Page
@@ -17,7 +17,7 @@ from .state import gather
 
 
 @click.command("workers", short_help="List the agents skep knows, and what each is granted.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=completion.workers)
 @click.option("--json", "as_json", is_flag=True, help="Print them as JSON.")
 def command(name: str | None, as_json: bool) -> None:
     """List the presets of workers: whether the program is here, and what it is granted when it is used.

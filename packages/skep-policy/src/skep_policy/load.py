@@ -28,6 +28,9 @@ _TYPES = {
     "time": "a time",
 }
 
+_EXAMPLES: dict[str | int, str] = {"wall": "30m", "memory": "8GiB", "file-size": "1GiB", "max-bytes-out": "50MiB"}
+"""Of what looks like a number and is written with its unit."""
+
 
 def load_policy(path: str | os.PathLike[str]) -> Policy:
     """The policy of a TOML file. Raises PolicyError when it cannot be read, parsed or used."""
@@ -119,6 +122,8 @@ def _validation_error(message: str, data: object) -> tuple[Path, str]:
         path = _first_wrong_value(path[:-1], data)
     if problem.startswith("Expected") and len(words) >= 4:
         expected = " or ".join(_TYPES.get(word, word) for word in words[1].split(" | ") if word != "null")
+        if path[-1] in _EXAMPLES:
+            expected += f', like "{_EXAMPLES[path[-1]]}"'
         return path, f"expected {expected}, got {_TYPES.get(words[3], words[3]).partition(',')[0]}"
     if problem.startswith("Invalid enum value"):
         return path, f"{problem[len('Invalid enum value ') :]} is none of the values; write {_choices(path)}"

@@ -129,7 +129,7 @@ def _is_layered_git(path: str, workspace: str, layered: Mapping[str, Overlay]) -
 
 
 def _own_roots(scope: Scope, mapped: Sequence[str], extra: Sequence[str]) -> None:
-    _refuse_whole(scope.workspace, "the workspace")
+    _refuse_whole(scope.workspace, "the workspace", "start it in the folder of a project")
     scope.own.append(PathRule(scope.workspace, Access.WRITE, "dir", "the workspace"))
     for seen in sorted(mapped):
         scope.own.append(PathRule(seen, Access.WRITE, "dir", "the run's copy"))
@@ -149,13 +149,13 @@ def _operator_roots(scope: Scope) -> None:
             raise scope.error(entry, f"{place.path} does not exist; make it with `mkdir -p {quote(place.path)}`")
         if place.blocked:
             raise scope.error(entry, f"{entry.value} cannot be looked at: {place.path} may not be searched by you")
-        _refuse_whole(place.path, f"{entry.key} = {entry.value}")
+        _refuse_whole(place.path, f"{entry.key} = {entry.value}", "name a folder of files, or use devices or sockets")
         scope.operators.append(PathRule(place.path, Access.WRITE, place.kind, f"opened by {entry.value}", entry.source))
 
 
-def _refuse_whole(path: str, what: str) -> None:
+def _refuse_whole(path: str, what: str, remedy: str) -> None:
     if path == "/" or any(below(path, folder) for folder in _NEVER_WRITABLE if folder != "/"):
-        raise PolicyError(f"{path} cannot be writable ({what}); name a folder of files, or use devices or sockets")
+        raise PolicyError(f"{path} cannot be writable ({what}); {remedy}")
 
 
 def _let_in(scope: Scope, key: str, hidden: Mapping[str, PathRule]) -> list[str]:

@@ -54,7 +54,8 @@ def read_settings(options: Options) -> Settings:
     try:
         text = Path(options.file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError(f"cannot be read: {error}", source=options.file) from None
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8; save the file as UTF-8"
+        raise PolicyError(f"cannot be read: {reason}", source=options.file) from None
     settings = parse_file(text, source=options.file)
     return msgspec.structs.replace(settings, listeners=(*settings.listeners, *options.flags))
 
