@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 from skep_cli.reportfile import Before, ReportFile
+from skep_policy.boundary import Watched
+from skep_policy.value import replace
 
 from .test_findings import boundary
 
@@ -32,6 +34,20 @@ def test_a_link_that_leads_out_of_what_the_worker_writes_is_refused(root: Path, 
         with pytest.raises(OSError, match="the worker can write this link"):
             ReportFile(f"{root}/{name}", boundary(root))
     assert mine.read_text() == "kept" and not (tmp_path / "absent").exists()
+
+
+@pytest.mark.parametrize("to", ["skep.toml", ".envrc", "out/.envrc", "watched", "watched/below"])
+def test_a_link_to_what_the_host_runs_by_itself_is_refused(root: Path, to: str) -> None:
+    """None of these is there yet, so nothing covers it."""
+    (root / "report").symlink_to(to)
+    bounds = replace(boundary(root), watched=(Watched(f"{root}/watched", "a test"),))
+    with pytest.raises(OSError, match="the worker can write this link"):
+        ReportFile(f"{root}/report", bounds)
+    assert not (root / to).exists()
+    (root / "report").unlink()
+    (root / "report").symlink_to("out/report")
+    ReportFile(f"{root}/report", bounds).write(b"{}")
+    assert (root / "out/report").read_bytes() == b"{}"
 
 
 def test_links_the_worker_did_not_make_or_that_stay_inside_are_followed(root: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 
-from skep_policy.boundary import Access, Boundary
+from skep_policy.boundary import Access, Boundary, below
 from skep_policy.errors import PolicyError
 from skep_policy.paths import Tree
 
@@ -98,11 +98,21 @@ class ReportFile:
             return False
 
     def _refuse_led_out(self, path: str) -> None:
-        """Raise OSError when a link that a worker can make leads to what it cannot write."""
+        """Raise OSError when a link that a worker can make leads to what it cannot write, or to what programs of the
+        host run by themselves: there it would be ours, and nobody would be told.
+        """
         try:
             place = Tree().place(path)
         except PolicyError:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path) from None
         for link, _ in place.links:
-            if self._boundary.access_to(link) == Access.WRITE and self._boundary.access_to(place.path) != Access.WRITE:
+            if self._boundary.access_to(link) == Access.WRITE and not self._may_be_led_to(place.path):
                 raise OSError(errno.ELOOP, f"the worker can write this link, which leads to {place.path}", link)
+
+    def _may_be_led_to(self, path: str) -> bool:
+        from skep_policy.builtin import project_entries
+
+        if self._boundary.access_to(path) != Access.WRITE or any(below(path, w.path) for w in self._boundary.watched):
+            return False
+        root = max((root.path for root in self._boundary.roots if below(path, root.path)), key=len)
+        return project_entries().keys().isdisjoint(path[len(root) :].split("/"))
