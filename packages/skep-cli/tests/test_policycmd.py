@@ -122,3 +122,23 @@ def test_what_stands_in_a_folder_of_the_workers_own_is_told_to_be_out_of_sight(m
             assert status == 127 and f"{program} is not in the sandbox" in stderr
         finally:
             program.unlink()
+
+
+@pytest.mark.sandbox
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the worker has a /dev of its own on Linux")
+def test_what_is_said_of_devices_is_what_a_worker_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir=Path.home(), prefix=".skep-test-") as home:
+        monkeypatch.chdir(home)
+        monkeypatch.setenv("XDG_STATE_HOME", f"{home}/state")
+        # bwrap has /dev/console where its output is a terminal
+        here = [f"/dev/{name}" for name in sorted(os.listdir("/dev")) if name != "console"]
+        argv = [sys.executable, "-m", "skep_cli", "exec", "--", "ls", "/dev"]
+        done = subprocess.run(argv, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
+        inside = {f"/dev/{name}" for name in done.stdout.split()}
+        assert {"/dev/null", "/dev/shm"} <= inside and not set(here) <= inside
+        for path in here:
+            told = CliRunner().invoke(command, ["explain", path])
+            assert (told.exit_code == 0) is (path in inside or os.path.realpath(path) != path), told.output
+        assert (
+            "write: the worker has a /dev/shm of its own" in CliRunner().invoke(command, ["explain", "/dev/shm"]).output
+        )

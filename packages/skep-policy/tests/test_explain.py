@@ -35,6 +35,16 @@ def test_an_inner_address_is_guarded_where_there_is_a_proxy_and_not_where_there_
     assert (guarded.allow, guarded.reason, guarded.rule) == (False, "private-address", "*")
 
 
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST.", "a.localhost"])
+def test_localhost_is_loopback_without_being_looked_up(world: World, host: str) -> None:
+    guarded = world.effective("[network]\nallow = ['*']\ndeny = ['a.com']")
+    assert (explain_host(guarded, host).allow, explain_host(guarded, host).reason) == (False, "private-address")
+    assert explain_host(world.effective("[network]\nallow = ['*']"), host).allow
+    assert explain_host(
+        world.effective("[network]\nallow = ['localhost', '*.localhost']\ndeny = ['a.com']"), host
+    ).allow
+
+
 def test_a_path_is_explained_by_the_boundary(world: World) -> None:
     world.add({"home/.ssh/key": "x", "home/repo/.vscode/x": "x", "home/repo/out": Link("/etc"), "home/repo/f": "x"})
     boundary = world.resolve("[filesystem]\nhide = ['secret']")

@@ -199,8 +199,9 @@ def with_own_folders(explanation: Explanation, boundary: Boundary) -> Explanatio
     if folder is None:
         return explanation
     if path != folder and os.path.lexists(path):
-        return Explanation(path, False, None, f"hidden: the worker has a {folder} of its own; --write lets it in", None)
-    access = "read" if folder == "/run" else "write"
+        flag = "--device" if folder in ("/dev", "/dev/pts") else "--write"
+        return Explanation(path, False, None, f"hidden: the worker has a {folder} of its own; {flag} lets it in", None)
+    access = "read" if folder in ("/run", "/dev", "/dev/pts") else "write"
     return Explanation(path, True, None, f"{access}: the worker has a {folder} of its own", None)
 
 

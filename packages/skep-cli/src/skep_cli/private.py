@@ -25,10 +25,13 @@ def own_folder(boundary: Boundary, path: str) -> str | None:
     from skep_bwrap.facts import HostFacts
     from skep_bwrap.mounts import filesystem_ops
     from skep_bwrap.ops import origin
+    from skep_netshim.shim import USUAL_DEVICES
 
     host = HostFacts.gather()
-    folder = next((folder for folder in host.private if below(path, folder)), None)
+    folder = next((folder for folder in (*host.private, "/dev/shm", "/dev/pts", "/dev") if below(path, folder)), None)
     if folder is None or origin(filesystem_ops(boundary, host, own_names=False), path) is not None:
+        return None
+    if folder == "/dev" and (path == folder or os.fsencode(path.split("/")[2]) in USUAL_DEVICES):
         return None
     return folder
 

@@ -31,8 +31,9 @@ class Explanation(msgspec.Struct, frozen=True):
 def explain_host(effective: Effective, text: str) -> Explanation:
     """The verdict on `host`, `host:port` or `[v6]:port`, port 443 where none is given.
 
-    A name is not resolved, so one that leads to a private address is found out only when it is dialled. With an
-    allow-all and no deny there is no proxy, and so nothing that guards private addresses.
+    A name is not resolved, so one that leads to a private address is found out only when it is dialled; `localhost` and
+    what is below it are loopback without asking (RFC 6761). With an allow-all and no deny there is no proxy, and so
+    nothing that guards private addresses.
     """
     rules = effective.rules()
     try:
@@ -40,8 +41,9 @@ def explain_host(effective: Effective, text: str) -> Explanation:
     except MalformedHost:
         return Explanation(text, False, None, MALFORMED, None)
     verdict = rules.decide(target.host, target.port)
-    if is_address(target.host) and rules.mode != "open":
-        verdict = rules.check_address(verdict, target.host)
+    loopback = target.host == "localhost" or target.host.endswith(".localhost")
+    if (loopback or is_address(target.host)) and rules.mode != "open":
+        verdict = rules.check_address(verdict, "127.0.0.1" if loopback else target.host)
     host = f"[{target.host}]" if ":" in target.host else target.host
     return Explanation(f"{host}:{target.port}", verdict.allow, verdict.rule, verdict.reason, verdict.source)
 
