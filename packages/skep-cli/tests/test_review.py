@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
 from skep_cli import results
 
 from .stage import run, skep
@@ -147,6 +148,15 @@ def test_a_run_whose_repository_is_gone_can_still_be_looked_at(state: Path, repo
     repo.rename(tmp_path / "gone")
     told = review(state, "last")
     assert "+x" in told and "an editor" in told
+
+
+@pytest.mark.parametrize(
+    ("verify", "how"), [("true", "skep approve"), ("false", "skep approve --force"), (None, "skep approve --force")]
+)
+def test_the_command_that_is_named_approves_the_run(state: Path, repo: Path, verify: str | None, how: str) -> None:
+    done, _ = run(state, repo, "echo x > f", verify=verify)
+    assert f"\n{how} {done.id}   or   skep deny {done.id}" in review(state, "last")
+    assert skep(state, *done.approving.split()[1:]).returncode == 0 and done.approving == f"{how} {done.id}"
 
 
 def test_a_decided_run_says_so_and_no_longer_asks(state: Path, repo: Path) -> None:

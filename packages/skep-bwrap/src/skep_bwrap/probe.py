@@ -35,7 +35,7 @@ EVERYWHERE: Final = "/etc/passwd"
 """A file that every host has and any program can read, so that hiding one is tried for real."""
 DELEGATE: Final = (
     "`systemd-run --user --scope skep ...` where a systemd user manager runs (its cgroups are ours to divide), "
-    "or give the folder to this user"
+    "or have root give this user a cgroup of its own"
 )
 
 TOLD: Final = {

@@ -93,6 +93,12 @@ class Run(msgspec.Struct):
     def seconds(self) -> float | None:
         return None if self.ended is None else between(self.started, self.ended)
 
+    @property
+    def approving(self) -> str:
+        """The command that approves it."""
+        verified = self.state == "completed" and self.verification.outcome == "passed"
+        return f"skep approve {self.id}" if verified else f"skep approve --force {self.id}"
+
     def encode(self) -> bytes:
         return dump(self)
 

@@ -148,7 +148,7 @@ def show(found: Reviewed, folder: RunFolder, page: Page, *, full: bool) -> None:
     _patch(found, folder, page, full=full)
     page.line()
     if run.verdict is None and run.files_changed and run.state != "running":
-        page.line(f"skep approve {run.id}   or   skep deny {run.id}", "bold")
+        page.line(f"{run.approving}   or   skep deny {run.id}", "bold")
 
 
 def _head(found: Reviewed, folder: RunFolder, page: Page) -> None:

@@ -46,7 +46,7 @@ LEFT_BEHIND = ("__pycache__/",)
     "--worker",
     metavar="PRESET|'CMD {task}'",
     shell_complete=completion.workers,
-    help="A preset (`skep workers`), or a command in which {task} is replaced by TASK.",
+    help="A preset (`skep workers`), or a command, started in REPO, in which {task} is replaced by TASK.",
 )
 @click.option(
     "--execution-mode",
@@ -323,6 +323,6 @@ def _tell(run: Run, folder: RunFolder, status: Status) -> None:
     status.say(f"run {run.id}: record in {folder.path}")
     if run.files_changed:
         status.say(f"look: skep review {run.id}")
-        status.say(f"then: skep approve {run.id}, or skep deny {run.id}")
+        status.say(f"then: {run.approving}, or skep deny {run.id}")
     elif run.state != "completed":
         status.say(f"look: skep review {run.id}")
