@@ -98,6 +98,16 @@ def refused(address: Address) -> bool:
     return False
 
 
+def test_a_listener_where_nothing_is_allowed_is_told_of(tmp_path: Path) -> None:
+    with serving(tmp_path, "--listen", "127.0.0.1:0") as server:
+        (address,) = server.addresses()
+        assert server.said("no rule allows anything there: --allow HOST")
+        assert b" 403 " in get(address, "http://good.test/")
+    with serving(tmp_path, "--allow", "good.test", "--listen", "127.0.0.1:0") as server:
+        server.addresses()
+        assert server.stop() == 0 and "no rule" not in server.lines
+
+
 def test_log_that_cannot_be_written_denies(tmp_path: Path, origin: Origin) -> None:
     allow = f"localhost:{origin.port}"
     with serving(tmp_path, "--allow", allow, "--listen", "127.0.0.1:0", "--json-log", "/dev/full") as server:

@@ -220,6 +220,8 @@ class Daemon:
         self._sockets = {place: sock for place, sock in self._sockets.items() if place not in wanted}
         for place, one in zip(new, opened, strict=True):
             say(f"listening on {named(place, one)}")
+            if not wanted[place].allow:
+                say("no rule allows anything there: --allow HOST, or `allow` in the file")
         if settings.limits != self._settings.limits:
             say("limits are read at the start only")
 
