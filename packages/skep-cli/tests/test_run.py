@@ -93,13 +93,17 @@ def test_a_repo_that_is_absent_a_file_or_everything_is_refused(state: Path, repo
 
 
 def test_no_worker_lists_the_agents_on_path_and_shows_the_flag(state: Path, repo: Path, tmp_path: Path) -> None:
-    refused(skep(state, "run", str(repo), "x"), 2, "--worker 'CMD {task}'", "none of aider, claude, codex")
-    folder = tmp_path / "bin"
+    """On a PATH of git alone: whoever runs this may have agents of their own."""
+    bare, folder = tmp_path / "bare", tmp_path / "bin"
+    bare.mkdir()
+    (bare / "git").symlink_to(shutil.which("git") or "git")
+    done = skep(state, "run", str(repo), "x", env={"PATH": str(bare)})
+    refused(done, 2, "--worker 'CMD {task}'", "none of aider, claude, codex")
     folder.mkdir()
     for name in ("codex", "goose"):
         (folder / name).write_text("#!/bin/sh\n")
         (folder / name).chmod(0o755)
-    done = skep(state, "run", str(repo), "x", env={"PATH": f"{folder}:{os.environ['PATH']}"})
+    done = skep(state, "run", str(repo), "x", env={"PATH": f"{folder}:{bare}"})
     refused(done, 2, "on PATH: codex, goose", "--worker codex,")
 
 
