@@ -147,8 +147,12 @@ def test_the_shell_gets_the_terminal_when_the_last_of_the_group_has_stopped(bash
     bash.type("\x1a")
     bash.expect("put back\n(?s:.*)Stopped")
     bash.expect("sh% ")
-    bash.type("kill %1; wait %1; echo code $?\n")
-    bash.expect("code 143\n")
+    bash.type("fg\n")
+    bash.expect("fg\n.*editor.py\n")
+    bash.type("\x03")
+    bash.expect("sh% ")
+    bash.type("echo code $?\n")
+    bash.expect("code 130\n")
 
 
 def test_bg_lets_it_go_on_and_the_shell_keeps_the_terminal(bash: Terminal) -> None:
