@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import sys
+import unicodedata
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,12 @@ def test_visible_text_holds_nothing_a_terminal_acts_on(text: str) -> None:
         0x7F <= ord(char) <= 0x9F or 0xD800 <= ord(char) <= 0xDFFF or 0x202A <= ord(char) <= 0x202E for char in shown
     )
     shown.encode("utf-8")
+
+
+def test_no_character_of_a_kind_that_is_not_seen_stays() -> None:
+    unseen = {"Cc", "Cf", "Cs", "Zl", "Zp"}
+    every = [char for char in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(char) in unseen]
+    assert [char for char in every if visible(char) == char] == ["\t", "\n"]
 
 
 def test_escapes_say_what_was_there() -> None:
