@@ -74,7 +74,8 @@ def test_hello_without_a_name_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"SSH-2.0-x\r\n", b"GET / HTTP/1.1\r\n", b"\x16\x02\x01\x00", b"\0", b"\x80\x2e\x01\x03\x01"]
+    "data",
+    [b"SSH-2.0-x\r\n", b"GET / HTTP/1.1\r\n", b"\x16\x12\x01\x00", b"\x18\x03\x01\x00", b"\0", b"\x80\x2e\x01\x03\x01"],
 )
 def test_what_is_not_tls_passes_at_once(data: bytes) -> None:
     assert gate().feed(data) == data
@@ -112,6 +113,22 @@ def test_malformed_hello_is_cut(data: bytes) -> None:
 def test_name_that_is_no_host_is_cut(name: bytes) -> None:
     with pytest.raises(Cut):
         gate("*").feed(hello_with(b"\0\0" + vector(vector(b"\0" + vector(name, 2), 2), 2)))
+
+
+@pytest.mark.parametrize(
+    "before", [b"\x15\x03\x01\x00\x02\x01\x5a", b"\x14\x03\x03\x00\x01\x01", b"\x15\x00\x00\x00\x02\x01\x00"]
+)
+def test_a_hello_behind_what_servers_skip_is_cut(before: bytes) -> None:
+    for data in (before + openssl_hello("evil.example"), before):
+        with pytest.raises(Cut):
+            gate().feed(data)
+
+
+@pytest.mark.parametrize("version", [b"\x00\x00", b"\x02\x00", b"\x04\x01", b"\x0f\xff"])
+def test_a_hello_in_a_record_of_any_version_a_server_takes_is_cut(version: bytes) -> None:
+    with pytest.raises(Cut):
+        gate().feed(b"\x16" + version + openssl_hello("evil.example")[3:])
+    assert gate().feed(b"\x16\x10\x00 is no TLS") == b"\x16\x10\x00 is no TLS"
 
 
 def test_two_names_are_malformed() -> None:

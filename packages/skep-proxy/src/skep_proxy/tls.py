@@ -148,6 +148,13 @@ def _host_name(content: _Reader) -> str:
     return name.rest().decode("latin-1")
 
 
+_RECORDS = range(20, 24)
+_NO_VERSION = 0x10
+"""Servers skip a warning alert before the ClientHello (OpenSSL, Go), and take its record whatever version below 16.0 it
+claims (Go's crypto/tls/conn.go): so what begins like that is TLS, and malformed.
+"""
+
+
 class SniGate:
     """A flow's filter for the client's first bytes: they are kept back until they are judged. `host` is canonical,
     `decide` judges another host at the same port.
@@ -169,7 +176,7 @@ class SniGate:
         buffer = self._buffer
         unseen = len(buffer) if len(buffer) > 1 else 0
         buffer += data
-        if buffer[0] != _HANDSHAKE or (len(buffer) > 1 and buffer[1] != 3):
+        if buffer[0] not in _RECORDS or (len(buffer) > 1 and buffer[1] >= _NO_VERSION):
             return self._open()
         if len(buffer) == 1:
             return b""
