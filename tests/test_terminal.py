@@ -167,6 +167,15 @@ def test_bg_lets_it_go_on_and_the_shell_keeps_the_terminal(bash: Terminal) -> No
     bash.expect("code 143\n")
 
 
+@pytest.mark.parametrize(("trap", "code"), [("", 129), ("trap '' HUP; ", 137)])
+def test_a_worker_that_wants_a_terminal_nobody_can_give_it_is_hung_up(bash: Terminal, trap: str, code: int) -> None:
+    """In an orphaned process group no shell is told of a stop, and none will continue it."""
+    script = f"{trap}while :; do read x < /dev/tty; done"
+    bash.type(f'(sh -c \'"$SKEP" exec -- sh -c "$1"; echo $? > code\' - "{script}" &)\n')
+    bash.type("while ! test -s code; do sleep 0.1; done; echo co''de $(cat code)\n")
+    bash.expect(f"code {code}\n")
+
+
 def test_pipelines_do_not_lose_the_terminal(bash: Terminal) -> None:
     bash.type('"$SKEP" exec -- seq 3 | cat; echo code $?\n')
     bash.expect("1\n2\n3\n")

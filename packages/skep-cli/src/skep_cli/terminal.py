@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
     from skep_bwrap.spawn import Sandbox
 else:
     import _signal as signal  # the module around it imports enum, which takes as long as ten of ours
+
+
+NO_STOP = 0.01
+"""Seconds. A stop that lasts less was none: no shell continues a job that soon."""
+MAX_DROPPED = 100
+"""Stops of ours in a row that were none, before the worker is hung up; twice as many, and it is ended."""
 
 
 def opened() -> int | None:
@@ -69,15 +76,25 @@ def on_stop(sandbox: Sandbox) -> Callable[[int], None]:
     would. Otherwise (Ctrl-Z, or in the background) we stop as well, the shell takes over, and when it continues us
     so does the worker. Where no shell would ever continue us (no terminal, or an orphaned process group, whose
     SIGTSTP the kernel drops), it goes on at once: a worker can stop its whole group, and would hold us up for ever.
+    One that goes on to touch the terminal that nobody will give it is hung up, as the kernel does with such a group.
     """
+    dropped = 0
 
     def stopped(number: int) -> None:
+        nonlocal dropped
         tty = opened()
         if tty is not None:
             foreground = is_ours(tty)
             os.close(tty)
-            if not foreground or number not in (signal.SIGTTIN, signal.SIGTTOU):
+            touched = number in (signal.SIGTTIN, signal.SIGTTOU)
+            if not foreground or not touched:
+                before = time.monotonic()
                 os.kill(os.getpid(), signal.SIGTSTP)
+                dropped = dropped + 1 if touched and time.monotonic() - before < NO_STOP else 0
+            if dropped == MAX_DROPPED:
+                sandbox.signal(signal.SIGHUP)
+            elif dropped > 2 * MAX_DROPPED:
+                sandbox.kill()
         sandbox.resume()
 
     return stopped
