@@ -204,15 +204,37 @@ def test_a_signal_that_came_before_ends_the_next_block_and_one_that_is_held_back
         assert steps == ["held"]
 
 
+@pytest.mark.parametrize("taken_for", [None, TypeError("Encoding objects of type Entry is unsupported")], ids=str)
+def test_a_block_that_takes_its_end_for_something_else_is_ended_all_the_same(taken_for: Exception | None) -> None:
+    """As C code does that asks for an attribute, and takes any exception for there being none."""
+
+    def block(interrupts: Interrupts) -> None:
+        with interrupts.breakable():
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            except BaseException:
+                if taken_for is not None:
+                    raise taken_for from None
+
+    with alone() as interrupts, pytest.raises(Ending):
+        block(interrupts)
+
+
 def test_with_a_warning_the_first_signals_warn_and_a_later_one_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
-    with alone() as interrupts, interrupts.breakable(warn=lambda: warnings.append("told")):
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert warnings == ["told"]
-        monkeypatch.setattr("skep_cli.interrupts.ONE_WISH", 0.0)
-        with pytest.raises(Ending):
+
+    def block(interrupts: Interrupts) -> None:
+        with interrupts.breakable(warn=lambda: warnings.append("told")):
             os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert warnings == ["told"]
+            monkeypatch.setattr("skep_cli.interrupts.ONE_WISH", 0.0)
+            os.kill(os.getpid(), signal.SIGTERM)
+            warnings.append("never")
+
+    with alone() as interrupts, pytest.raises(Ending):
+        block(interrupts)
+    assert warnings == ["told"]
 
 
 class alone:

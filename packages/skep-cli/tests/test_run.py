@@ -218,7 +218,8 @@ def test_a_disk_the_worker_fills_ends_in_a_failed_run_with_what_there_is(state: 
 
 
 def test_stopping_skep_stops_the_worker_and_still_takes_the_patch(state: Path, repo: Path) -> None:
-    started = Started(state, repo, "echo x > f; echo up; sleep 60", "workspace")
+    # A loop: a shell that is just starting a long `sleep` when the signal comes waits for the end of that.
+    started = Started(state, repo, "echo x > f; echo up; while :; do sleep 0.1; done", "workspace")
     started.until("up\n")
     started.send(signal.SIGINT)
     code, told = started.end()

@@ -169,3 +169,21 @@ def test_the_names_in_a_run_folder_are_below_it(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "1m8n00001")
     for path in (run.record, run.log, run.head, run.git, run.patch, run.results, run.workspace, run.verify, run.rules):
         assert path.parent == run.path
+
+
+def test_many_that_begin_and_clear_at_once_take_nothing_from_each_other(runs: Runs) -> None:
+    code = f"""
+from pathlib import Path
+from skep_cli.removal import remove
+from skep_cli.sealing import clear_dead
+from skep_cli.state import Runs
+runs = Runs(Path({str(runs.root)!r}))
+for _ in range(150):
+    clear_dead(runs)
+    folder = runs.create()
+    folder.record.write_text("")
+    remove(folder.path)
+    folder.lock.release()
+"""
+    started = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(6)]
+    assert [process.communicate()[1] for process in started] == [""] * 6

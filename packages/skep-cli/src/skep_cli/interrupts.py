@@ -47,7 +47,7 @@ class Interrupts:
     def __init__(self) -> None:
         self.last: int | None = None
         """The last signal that came here."""
-        self._armed = self._wanted = False
+        self._armed = self._wanted = self._raised = False
         self._warn: Callable[[], None] | None = None
         self._warned = float("-inf")
 
@@ -82,17 +82,23 @@ class Interrupts:
 
     def arm(self, warn: Callable[[], None] | None) -> None:
         self._wanted = warn is None and self.last is not None
-        self._warn, self._armed = warn, True
+        self._warn, self._armed, self._raised = warn, True, False
         self.check()
 
-    def disarm(self) -> None:
+    def disarm(self, error: BaseException | None) -> None:
+        """The block is left with an error, or none. Raises Ending when that was raised in it and is not what came of
+        it: code below takes any exception for a failure of its own, or for none.
+        """
         self._armed = False
         self._warn = None
+        if self._raised and self.last is not None and not isinstance(error, Ending):
+            raise Ending(self.last) from None
 
     def check(self) -> None:
         """Raise Ending when a signal wanted it, in a block that can be ended."""
         if self._armed and self._wanted and self.last is not None:
             self._armed = False
+            self._raised = True
             raise Ending(self.last)
 
 
@@ -105,7 +111,7 @@ class Breakable:
         self._interrupts.arm(self._warn)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._interrupts.disarm()
+        self._interrupts.disarm(error)
 
 
 class _Held:

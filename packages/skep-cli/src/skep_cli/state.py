@@ -170,10 +170,10 @@ class Runs:
                 folder = RunFolder(self.folder / run_id(stamp))
                 try:
                     folder.path.mkdir(mode=0o700)
-                except FileExistsError:
+                    folder.lock.take()
+                except (FileExistsError, FileNotFoundError):  # not ours, or taken for a dead one before it was locked
                     stamp += 1
                     continue
-                folder.lock.take()
                 return folder
 
     def _prepare(self) -> None:
