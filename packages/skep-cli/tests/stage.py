@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from skep_cli import local, repository, workers
+from skep_cli import workers
 from skep_cli.errors import NoOverlay
-from skep_cli.hostgit import find_git
-from skep_cli.order import Hooks, Order, Outcome, Place
-from skep_cli.pipeline import Pipeline
-from skep_cli.record import Mode, Run
-from skep_cli.state import RunFolder, Runs
-from skep_cli.status import Status
+from skep_cli.evidence.record import Mode, Run
+from skep_cli.evidence.state import RunFolder, Runs
+from skep_cli.git import repository
+from skep_cli.git.hostgit import find_git
+from skep_cli.screen.status import Status
+from skep_cli.stages import local
+from skep_cli.stages.order import Hooks, Order, Outcome, Place
+from skep_cli.stages.pipeline import Pipeline
 
 GIT = find_git(os.environ)
 NOBODY = ("-c", "user.name=t", "-c", "user.email=t@example.com", "-c", "protocol.file.allow=always")

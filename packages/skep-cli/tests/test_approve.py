@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from skep_cli.state import RunFolder
+from skep_cli.evidence.state import RunFolder
 
 from .stage import git, make_repo, run, skep
 

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from skep_cli import audit
-from skep_cli.audit import Log, check
 from skep_cli.errors import SkepError
-from skep_cli.state import RunFolder
+from skep_cli.evidence import audit
+from skep_cli.evidence.audit import Log, check
+from skep_cli.evidence.state import RunFolder
 
 pytestmark = pytest.mark.guarantee("record-chain")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from skep_cli.autoexec import leads_out, patterns, reason_for, surface
-from skep_cli.trees import EXECUTABLE, FILE, LINK, Change, Entry
+from skep_cli.git.trees import EXECUTABLE, FILE, LINK, Change, Entry
 
 
 def entry(mode: int = FILE) -> Entry:

@@ -8,7 +8,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from skep_cli.chain import Head, Problem, against_head, encode, genesis, read
+from skep_cli.evidence.chain import Head, Problem, against_head, encode, genesis, read
 
 pytestmark = pytest.mark.guarantee("record-chain")
 RUN = "1m8n770yq"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 from skep_cli.exec import closing_lines
+from skep_cli.screen.told import TOLD, egress_lines
 from skep_cli.session import Outcome
-from skep_cli.told import TOLD, egress_lines
 from skep_policy.report import Allowed, Denied, Egress, Finding
 from skep_policy.rules import Rules
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from skep_cli.errors import CannotRun
-from skep_cli.hostgit import Git, GitFailed, failure, find_git, make_git_dir, user_config
+from skep_cli.git.hostgit import Git, GitFailed, failure, find_git, make_git_dir, user_config
 
 from .stage import GIT, git, make_repo
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from skep_cli.interrupts import Ending, Interrupts, held
+from skep_cli.stages.interrupts import Ending, Interrupts, held
 
 from .stage import PLAIN, make_repo
 
@@ -228,7 +228,7 @@ def test_with_a_warning_the_first_signals_warn_and_a_later_one_ends_it(monkeypat
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
             assert warnings == ["told"]
-            monkeypatch.setattr("skep_cli.interrupts.ONE_WISH", 0.0)
+            monkeypatch.setattr("skep_cli.stages.interrupts.ONE_WISH", 0.0)
             os.kill(os.getpid(), signal.SIGTERM)
             warnings.append("never")
 

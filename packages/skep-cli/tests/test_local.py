@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from skep_cli import local
+from skep_cli.stages import local
 
 ENV = {"PATH": os.environ["PATH"]}
 

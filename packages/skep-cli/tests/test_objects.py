@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from skep_cli.errors import SkepError
-from skep_cli.hostgit import GitFailed, make_git_dir
-from skep_cli.objects import BLOCK, Source, Store, bytes_source, file_source, hash_file
-from skep_cli.trees import FILE, Entry, object_id
+from skep_cli.git.hostgit import GitFailed, make_git_dir
+from skep_cli.git.objects import BLOCK, Source, Store, bytes_source, file_source, hash_file
+from skep_cli.git.trees import FILE, Entry, object_id
 
 from .stage import GIT, git, make_repo
 

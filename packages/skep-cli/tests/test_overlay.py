@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from skep_cli.layer import Layer, read_upper
-from skep_cli.state import Runs
+from skep_cli.evidence.state import Runs
+from skep_cli.workspace.layer import Layer, read_upper
 
 from .stage import document, git, make_repo, skep
 from .test_interrupts import Started

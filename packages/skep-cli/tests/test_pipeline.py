@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from skep_cli.audit import Log, check
 from skep_cli.errors import CannotRun, SkepError, StateError
-from skep_cli.order import Hooks, Outcome, Place
-from skep_cli.pipeline import Pipeline
-from skep_cli.record import load
-from skep_cli.state import RunFolder, Runs
-from skep_cli.status import Status
+from skep_cli.evidence.audit import Log, check
+from skep_cli.evidence.record import load
+from skep_cli.evidence.state import RunFolder, Runs
+from skep_cli.screen.status import Status
+from skep_cli.stages.order import Hooks, Outcome, Place
+from skep_cli.stages.pipeline import Pipeline
 from skep_policy.events import Decision
 from skep_policy.verdict import Verdict
 
@@ -354,7 +354,7 @@ def test_a_record_of_a_run_can_be_read_back_or_is_one_line(state: Path, repo: Pa
 def test_a_record_of_requests_ends_where_it_could_no_longer_be_read(
     state: Path, repo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("skep_cli.requests.MAX_DECISIONS", 3)
+    monkeypatch.setattr("skep_cli.evidence.requests.MAX_DECISIONS", 3)
     refused: list[int] = []
 
     class Asking(Plain):

@@ -7,7 +7,7 @@ import resource
 from pathlib import Path
 
 import pytest
-from skep_cli.relay import Relay
+from skep_cli.stages.relay import Relay
 
 
 def relayed(path: Path, *blocks: bytes, head: int = 100, tail: int = 20) -> bytes:

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from skep_cli.removal import open_up, remove
+from skep_cli.workspace.removal import open_up, remove
 
 
 def test_closed_folders_and_read_only_files_go(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import unicodedata
 
 from hypothesis import given
 from hypothesis import strategies as st
-from skep_cli.render import Live, Page, count, one_line, table, visible
+from skep_cli.screen.render import Live, Page, count, one_line, table, visible
 
 SGR = re.compile(r"\x1b\[[0-9;:]*m")
 

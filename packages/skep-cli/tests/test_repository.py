@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from skep_cli.errors import UsageError
-from skep_cli.repository import Repository, detach, find, index
+from skep_cli.git.repository import Repository, detach, find, index
 
 from .stage import GIT, git, make_repo
 

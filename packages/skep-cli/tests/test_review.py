@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from skep_cli import results
+from skep_cli.evidence import results
 
 from .stage import run, skep
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from skep_cli.audit import Log
-from skep_cli.chain import genesis
-from skep_cli.sealing import clear_dead
-from skep_cli.state import RunFolder, Runs, replace
+from skep_cli.evidence.audit import Log
+from skep_cli.evidence.chain import genesis
+from skep_cli.evidence.sealing import clear_dead
+from skep_cli.evidence.state import RunFolder, Runs, replace
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from skep_cli.record import Run
-from skep_cli.snapshot import MAX_FILE
+from skep_cli.evidence.record import Run
+from skep_cli.workspace.snapshot import MAX_FILE
 
 from .stage import GIT, PLAIN, git, make_repo, run
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from skep_cli.trees import (
+from skep_cli.git.trees import (
     EXECUTABLE,
     FILE,
     LINK,

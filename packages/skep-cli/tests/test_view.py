@@ -6,7 +6,7 @@ import unicodedata
 
 from hypothesis import given
 from hypothesis import strategies as st
-from skep_cli.view import MARK, Lines, Moment, cells, clock, fit, row, rows, shown
+from skep_cli.screen.view import MARK, Lines, Moment, cells, clock, fit, row, rows, shown
 
 
 def width(text: str) -> int:

@@ -9,9 +9,9 @@ import stat
 from pathlib import Path
 
 import pytest
-from skep_cli.cloning import by_call
-from skep_cli.listing import Listing, scan, stamp_of
-from skep_cli.workspace import Copier, Copy, settle
+from skep_cli.workspace.cloning import by_call
+from skep_cli.workspace.copier import Copier, Copy, settle
+from skep_cli.workspace.listing import Listing, scan, stamp_of
 
 from .stage import git, make_repo
 

@@ -12,14 +12,16 @@ import click
 import msgspec
 from skep_policy.facts import Facts
 
-from . import audit, branch, completion, patch, record, repository
-from .branch import Branch, Builder, Identity, Kept
+from . import completion
 from .errors import SkepError
-from .hostgit import Git, GitFailed, find_git, user_config
-from .record import Run, Trees, Verdict
-from .render import Page, count, visible
-from .repository import Repository
-from .state import RunFolder, Runs, gather, guarded, read_file
+from .evidence import audit, record
+from .evidence.record import Run, Trees, Verdict
+from .evidence.state import RunFolder, Runs, gather, guarded, read_file
+from .git import branch, patch, repository
+from .git.branch import Branch, Builder, Identity, Kept
+from .git.hostgit import Git, GitFailed, find_git, user_config
+from .git.repository import Repository
+from .screen.render import Page, count, visible
 
 MAX_KEPT = 256 << 20
 FALLBACK = Identity("skep", "skep@localhost")

@@ -7,10 +7,10 @@ from pathlib import Path
 import click
 
 from . import completion
-from .audit import check
 from .errors import SkepError
-from .render import Page, count
-from .state import RunFolder, Runs, gather
+from .evidence.audit import check
+from .evidence.state import RunFolder, Runs, gather
+from .screen.render import Page, count
 
 
 @click.group("audit", short_help="Check the record of runs.")

@@ -12,7 +12,7 @@ from importlib.resources import files
 
 import msgspec
 
-from .trees import EXECUTABLE, LINK, Change
+from .git.trees import EXECUTABLE, LINK, Change
 
 
 class Surface(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ import click
 COMMANDS = {
     "run": "run",
     "exec": "execcmd",
-    "demo": "demo",
+    "demo": "demo.command",
     "doctor": "doctor",
     "workers": "workerscmd",
     "runs": "runs",

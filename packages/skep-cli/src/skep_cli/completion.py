@@ -8,10 +8,11 @@ import click
 from click.shell_completion import CompletionItem
 from skep_policy.preset import preset_names
 
-from . import presets, record
+from . import presets
 from .errors import SkepError
-from .render import one_line
-from .state import Runs, gather
+from .evidence import record
+from .evidence.state import Runs, gather
+from .screen.render import one_line
 
 OFFERED = 30
 """Runs of which the record is read for a keystroke."""

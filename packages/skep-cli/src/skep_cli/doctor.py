@@ -12,10 +12,10 @@ from skep_policy.boundary import Boundary
 from skep_policy.errors import PolicyError
 
 from .errors import CannotRun
+from .evidence.state import gather
 from .host import HERE, NO_BACKEND_FIX, Host
 from .options import here
-from .render import one_line
-from .state import gather
+from .screen.render import one_line
 
 
 class Check(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ class SkepError(click.ClickException):
 
     def show(self, file: object = None) -> None:
         """The line on stderr, surrogates of odd file names and control characters escaped."""
-        from .render import visible
+        from .screen.render import visible
 
         click.echo(f"skep: {visible(self.message)}", err=True)
 

@@ -20,8 +20,8 @@ from . import policies
 from .flags import Flags
 from .host import HERE, Host
 from .reportfile import Before, ReportFile
+from .screen.told import TOLD, egress_lines
 from .session import Outcome, launch
-from .told import TOLD, egress_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

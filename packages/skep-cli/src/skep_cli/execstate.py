@@ -12,7 +12,7 @@ from skep_policy.facts import Facts
 
 from . import agentstate
 from .presets import Preset
-from .removal import remove
+from .workspace.removal import remove
 
 
 class Copies:

@@ -15,7 +15,7 @@ from skep_policy.aftermath import CLOSED, appeared
 from skep_policy.boundary import Boundary, Watched, below
 from skep_policy.report import Finding
 
-from .removal import open_up
+from .workspace.removal import open_up
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

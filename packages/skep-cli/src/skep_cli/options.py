@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from . import completion
 from .flags import POLICY_FLAGS, REPORT_FLAG, Flag, Flags, number
 from .host import HERE, Host
-from .render import one_line
+from .screen.render import one_line
 
 F = TypeVar("F", bound=Callable[..., Any])
 Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]

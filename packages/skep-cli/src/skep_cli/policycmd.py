@@ -28,7 +28,7 @@ from .flags import Flags
 from .host import BACKENDS
 from .options import collect, here, policy_flags
 from .private import own_folder
-from .render import one_line
+from .screen.render import one_line
 
 
 @click.group(short_help="Show, check and explain the policy.")

@@ -11,16 +11,18 @@ from typing import Any
 import click
 import msgspec
 
-from . import audit, autoexec, completion, patch, record, results
+from . import autoexec, completion
 from .autoexec import Surface
 from .errors import SkepError
-from .hostgit import Git, find_git
-from .objects import Store
-from .record import Run, one_json
-from .render import Page, count, one_line, visible
-from .state import RunFolder, Runs, gather
-from .told import place
-from .trees import LINK, Change, changes
+from .evidence import audit, record, results
+from .evidence.record import Run, one_json
+from .evidence.state import RunFolder, Runs, gather
+from .git import patch
+from .git.hostgit import Git, find_git
+from .git.objects import Store
+from .git.trees import LINK, Change, changes
+from .screen.render import Page, count, one_line, visible
+from .screen.told import place
 
 DIFF_LINES, LINE_LENGTH = 400, 500
 SAID_LINES = 20

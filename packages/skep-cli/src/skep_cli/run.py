@@ -18,21 +18,22 @@ from skep_policy.facts import Facts
 from skep_policy.layers import Effective
 from skep_policy.value import replace
 
-from . import agentstate, completion, policies, presets, repository, workers
-from .bounds import PolicyBounds
+from . import agentstate, completion, policies, presets, workers
 from .endpoints import shut
 from .errors import CannotRun, SkepError, UsageError
+from .evidence.record import Mode, Run, one_json
+from .evidence.state import RunFolder, Runs, gather
 from .flags import Flags
-from .hostgit import find_git
-from .interrupts import Ending, Interrupts
+from .git import repository
+from .git.hostgit import find_git
 from .options import collect, here, policy_flags
-from .order import Kind, Order, Place
-from .pipeline import TIMED_OUT, Pipeline
-from .record import Mode, Run, one_json
 from .reportfile import Before, ReportFile
-from .state import RunFolder, Runs, gather
-from .status import Status
-from .told import egress_lines
+from .screen.status import Status
+from .screen.told import egress_lines
+from .stages.bounds import PolicyBounds
+from .stages.interrupts import Ending, Interrupts
+from .stages.order import Kind, Order, Place
+from .stages.pipeline import TIMED_OUT, Pipeline
 from .workers import split, with_task
 
 LEFT_BEHIND = ("__pycache__/",)

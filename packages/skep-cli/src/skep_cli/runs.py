@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 
-from . import record
 from .errors import SkepError
-from .record import one_json, shown_path
-from .render import Page, table
-from .state import RunFolder, Runs, gather
+from .evidence import record
+from .evidence.record import one_json, shown_path
+from .evidence.state import RunFolder, Runs, gather
+from .screen.render import Page, table
 
 MAX_SHOWN = 50
 

@@ -14,9 +14,9 @@ from skep_policy.load import parse_policy, read_text
 from skep_policy.trust import TrustStore
 
 from .errors import SkepError, UsageError
+from .evidence.state import gather, guarded
 from .projectfile import PROJECT_FILE, store_path, trust_store
-from .render import one_line
-from .state import gather, guarded
+from .screen.render import one_line
 
 
 def write_store(store: TrustStore, facts: Facts) -> None:

@@ -11,9 +11,9 @@ from skep_policy.facts import Facts
 
 from . import completion, presets
 from .errors import UsageError
+from .evidence.state import gather
 from .presets import Preset
-from .render import Page
-from .state import gather
+from .screen.render import Page
 
 
 @click.command("workers", short_help="List the agents skep knows, and what each is granted.")

@@ -21,11 +21,12 @@ from pathlib import Path
 import msgspec
 from skep_policy.report import Finding
 
-from .hostgit import Git
+from skep_cli.git.hostgit import Git
+from skep_cli.git.objects import Source, Store, file_source, hash_file
+from skep_cli.git.repository import IndexEntry, Repository
+from skep_cli.git.trees import SUBMODULE, Change, Entry, changes, git_mode, poses_as_git
+
 from .listing import Listing, Stamp
-from .objects import Source, Store, file_source, hash_file
-from .repository import IndexEntry, Repository
-from .trees import SUBMODULE, Change, Entry, changes, git_mode, poses_as_git
 
 MAX_FILE = 256 << 20
 """Bytes of a file that is compared: larger ones are data, and a patch that holds one is of no use to a reader."""

@@ -14,27 +14,31 @@ from pathlib import Path
 import msgspec
 from skep_policy.report import Finding, limit_words
 
-from . import agentstate, overlayspace, patch, verify
-from .audit import Log, dump, now
-from .audit import digest as file_digest
-from .copyspace import CopySpace
-from .errors import CannotRun, NoOverlay, SkepError
-from .hostgit import Git, make_git_dir
+from skep_cli import agentstate
+from skep_cli.errors import CannotRun, NoOverlay, SkepError
+from skep_cli.evidence.audit import Log, dump, now
+from skep_cli.evidence.audit import digest as file_digest
+from skep_cli.evidence.record import Run, Trees, Verification
+from skep_cli.evidence.requests import Recorder
+from skep_cli.evidence.sealing import SEALED, clear_dead, clear_scratch, seal_again
+from skep_cli.evidence.state import RunFolder, Runs, guarded, trouble, write_new
+from skep_cli.git import patch
+from skep_cli.git.hostgit import Git, make_git_dir
+from skep_cli.git.objects import Store
+from skep_cli.screen.render import count
+from skep_cli.screen.status import Status
+from skep_cli.workspace import overlayspace
+from skep_cli.workspace.copier import Copier
+from skep_cli.workspace.copyspace import CopySpace
+from skep_cli.workspace.removal import remove
+from skep_cli.workspace.snapshot import Baseline, Result
+from skep_cli.workspace.space import Space
+
+from . import verify
 from .interrupts import Ending, Interrupts
-from .objects import Store
 from .order import Bounds, Hooks, Order, Outcome
-from .record import Run, Trees, Verification
 from .relay import Relay
-from .removal import remove
-from .render import count
-from .requests import Recorder
-from .sealing import SEALED, clear_dead, clear_scratch, seal_again
 from .settingup import SettingUp
-from .snapshot import Baseline, Result
-from .space import Space
-from .state import RunFolder, Runs, guarded, trouble, write_new
-from .status import Status
-from .workspace import Copier
 
 ENDED = ("exit_code", "limit", "state", "layers", "attestation", "findings", "egress")
 TIMED_OUT = 124

@@ -7,15 +7,17 @@ from pathlib import Path
 
 import msgspec
 
-from . import repository, verify
+from skep_cli.evidence.state import RunFolder
+from skep_cli.git import repository
+from skep_cli.git.objects import Store
+from skep_cli.screen.render import count
+from skep_cli.stages import verify
+from skep_cli.stages.order import Order, Place
+
+from .copier import Copier, settle
 from .listing import scan
-from .objects import Store
-from .order import Order, Place
 from .removal import remove
-from .render import count
 from .snapshot import Baseline, Result, Rules, Snapshot
-from .state import RunFolder
-from .workspace import Copier, settle
 
 
 class CopySpace:

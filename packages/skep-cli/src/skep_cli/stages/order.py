@@ -12,10 +12,10 @@ from skep_policy.boundary import Overlay
 from skep_policy.events import EgressEvent
 from skep_policy.report import Egress, Finding
 
-from .agentstate import Own
-from .record import Mode
-from .repository import Repository
-from .state import RunFolder
+from skep_cli.agentstate import Own
+from skep_cli.evidence.record import Mode
+from skep_cli.evidence.state import RunFolder
+from skep_cli.git.repository import Repository
 
 Kind = Literal["auto", "overlay", "copy"]
 

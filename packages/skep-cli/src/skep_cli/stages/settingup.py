@@ -9,15 +9,16 @@ from collections.abc import Callable
 
 from skep_policy.report import limit_words
 
-from .audit import Log
-from .audit import digest as file_digest
+from skep_cli.evidence.audit import Log
+from skep_cli.evidence.audit import digest as file_digest
+from skep_cli.evidence.record import Run, Setup
+from skep_cli.evidence.requests import Recorder
+from skep_cli.evidence.state import RunFolder, write_new
+from skep_cli.screen.status import Status
+from skep_cli.screen.told import egress_lines
+
 from .order import Bounds, Hooks, Order, Outcome, Place
-from .record import Run, Setup
 from .relay import Relay
-from .requests import Recorder
-from .state import RunFolder, write_new
-from .status import Status
-from .told import egress_lines
 
 LOG, BOUNDARY = "setup.log", "setup-boundary.txt"
 

@@ -17,8 +17,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import cast
 
-from .errors import CannotRun, SkepError
-from .removal import remove
+from skep_cli.errors import CannotRun, SkepError
+from skep_cli.workspace.removal import remove
 
 DOMAIN = "not-listed.example.com"
 TIMEOUT = 120.0
@@ -130,7 +130,7 @@ class Stage:
             "closed_port": str(port(self.closed)),
         }
         (self.repo / ".demo/targets.json").write_text(json.dumps(targets))
-        (self.repo / ".demo/agent.py").write_text((files("skep_cli") / "demo_worker.py").read_text("utf-8"))
+        (self.repo / ".demo/agent.py").write_text((files("skep_cli") / "demo/worker.py").read_text("utf-8"))
         (self.repo / ".gitignore").write_text("__pycache__/\n.demo/\n")
         (self.repo / "calc.py").write_text("def add(a, b):\n    return a - b\n")
         (self.repo / "test_calc.py").write_text(TEST)

@@ -17,21 +17,22 @@ from pathlib import Path
 from skep_policy.boundary import Overlay, below
 from skep_policy.report import Finding
 
-from . import repository
-from .errors import NoOverlay, SkepError
-from .findings import is_whiteout
+from skep_cli.errors import NoOverlay, SkepError
+from skep_cli.evidence.state import RunFolder
+from skep_cli.findings import is_whiteout
+from skep_cli.git import repository
+from skep_cli.git.objects import Store
+from skep_cli.git.trees import Entry
+from skep_cli.stages.order import Bounds, Order, Place
+from skep_cli.stages.verify import write_all
+
+from .copier import Copier
 from .layer import Layer, read_upper
 from .layered import Comparison, baseline_of, rule_files
-from .objects import Store
-from .order import Bounds, Order, Place
 from .prepared import keep_ignored
 from .removal import remove
 from .snapshot import Baseline, Result, Rules
-from .state import RunFolder
 from .survey import Survey, Surveyor, Taken, index_of, moment, take_index
-from .trees import Entry
-from .verify import write_all
-from .workspace import Copier
 
 MOVED = "moved"
 LISTED = 20

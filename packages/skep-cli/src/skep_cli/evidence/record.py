@@ -10,8 +10,9 @@ from typing import Any, Literal
 import msgspec
 from skep_policy.report import Egress, Finding
 
+from skep_cli.errors import SkepError
+
 from .audit import dump
-from .errors import SkepError
 from .state import RunFolder, read_file
 
 MAX_RECORD = 256 << 20

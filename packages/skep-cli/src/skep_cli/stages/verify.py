@@ -15,15 +15,16 @@ from pathlib import Path
 
 from skep_policy.report import limit_words
 
-from .errors import SkepError
-from .listing import Stamp
-from .objects import Store
+from skep_cli.errors import SkepError
+from skep_cli.evidence.record import Verification
+from skep_cli.git.objects import Store
+from skep_cli.git.trees import LINK, Entry
+from skep_cli.workspace.copier import Copier
+from skep_cli.workspace.listing import Stamp
+from skep_cli.workspace.removal import remove
+from skep_cli.workspace.snapshot import Baseline, Result
+
 from .order import Outcome
-from .record import Verification
-from .removal import remove
-from .snapshot import Baseline, Result
-from .trees import LINK, Entry
-from .workspace import Copier
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
 

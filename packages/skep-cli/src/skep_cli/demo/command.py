@@ -20,13 +20,14 @@ from typing import Any
 import click
 import msgspec
 
-from .demo_stage import DOMAIN, Stage, port
-from .errors import CannotRun, SkepError
-from .hostgit import find_git
-from .interrupts import Ending, Interrupts
-from .removal import remove
-from .render import Page, one_line
-from .state import gather
+from skep_cli.errors import CannotRun, SkepError
+from skep_cli.evidence.state import gather
+from skep_cli.git.hostgit import find_git
+from skep_cli.screen.render import Page, one_line
+from skep_cli.stages.interrupts import Ending, Interrupts
+from skep_cli.workspace.removal import remove
+
+from .stage import DOMAIN, Stage, port
 
 STORY = {
     "write": ("write to a file outside its workspace", "everything but its own roots is read-only"),

@@ -14,13 +14,14 @@ from pathlib import Path
 
 from skep_policy.report import Finding
 
-from .errors import SkepError
+from skep_cli.errors import SkepError
+from skep_cli.git.objects import Source, Store
+from skep_cli.git.trees import Change, Entry, git_mode, poses_as_git
+
 from .layer import Layer, Upper, is_content
 from .listing import Stamp, stamp_of
-from .objects import Source, Store
 from .snapshot import MAX_FILE, Baseline, Result, Rules, is_kept, too_large
 from .survey import Survey
-from .trees import Change, Entry, git_mode, poses_as_git
 
 
 class Comparison:

@@ -9,9 +9,10 @@ from typing import Any
 import msgspec
 from skep_policy.events import Closed, Decision, EgressEvent
 
+from skep_cli.screen.status import Status
+
 from .audit import Log
 from .state import RunFolder
-from .status import Status
 
 MAX_DECISIONS = 250_000
 """A record is read whole to be checked, and a worker can ask for any number of names in a minute."""

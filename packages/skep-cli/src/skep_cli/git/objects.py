@@ -15,9 +15,10 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, NamedTuple
 
-from .errors import SkepError
+from skep_cli.errors import SkepError
+from skep_cli.stages.interrupts import held
+
 from .hostgit import Git, GitFailed, failure
-from .interrupts import held
 from .trees import Built, Entries, Entry, build
 
 BLOCK = 1 << 20

@@ -19,9 +19,10 @@ from typing import Any, cast
 
 import msgspec
 
+from skep_cli.errors import SkepError
+
 from . import chain
 from .chain import Chain, Data, Event, Head, Problem
-from .errors import SkepError
 from .state import RunFolder, read_file, replace, write_new
 
 MAX_LOG = 1 << 30

@@ -15,13 +15,14 @@ from skep_policy.layers import Effective
 from skep_policy.resolution import resolve
 from skep_policy.value import replace
 
+from skep_cli.errors import CannotRun, NoOverlay
+from skep_cli.evidence.audit import dump
+from skep_cli.evidence.state import RunFolder
+from skep_cli.host import NO_BACKEND_FIX, Host
+from skep_cli.private import unseen
+
 from . import local
-from .audit import dump
-from .errors import CannotRun, NoOverlay
-from .host import NO_BACKEND_FIX, Host
 from .order import Hooks, Order, Outcome, Place
-from .private import unseen
-from .state import RunFolder
 
 if TYPE_CHECKING:
     from skep_bwrap.spawn import Sandbox
@@ -112,7 +113,7 @@ class PolicyBounds:
         from skep_bwrap.mountinfo import parse
         from skep_bwrap.probe import overlay_bwrap
 
-        from .session import BackendUnavailable
+        from skep_cli.session import BackendUnavailable
 
         root = self._order.root
         with open("/proc/self/mountinfo", errors="surrogateescape", newline="\n") as table:
@@ -172,7 +173,7 @@ class PolicyBounds:
     def _run_bounded(
         self, folder: RunFolder, place: Place, made: Boundary, argv: Sequence[str], output: int, hooks: Hooks
     ) -> Outcome:
-        from .session import BackendUnavailable, launch
+        from skep_cli.session import BackendUnavailable, launch
 
         def compiled(what: Launch) -> None:
             hooks.evidence(what.evidence)

@@ -4,12 +4,13 @@ own.
 
 from __future__ import annotations
 
+from skep_cli.errors import SkepError
+from skep_cli.workspace.removal import remove
+
 from . import audit, record
 from .audit import Log, now
 from .audit import digest as file_digest
-from .errors import SkepError
 from .record import Run
-from .removal import remove
 from .state import RunFolder, Runs
 
 SEALED = (

@@ -20,8 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 
-from .errors import CannotRun, SkepError
-from .interrupts import held, shielded
+from skep_cli.errors import CannotRun, SkepError
+from skep_cli.stages.interrupts import held, shielded
 
 OFF = {
     "core.alternateRefsCommand": "false",

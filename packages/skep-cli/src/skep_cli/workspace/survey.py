@@ -17,13 +17,14 @@ from pathlib import Path
 import msgspec
 from skep_policy.report import Finding
 
-from .hostgit import Git
+from skep_cli.git.hostgit import Git
+from skep_cli.git.objects import Source, Store
+from skep_cli.git.repository import IndexEntry, Repository, entries_of
+from skep_cli.git.trees import SUBMODULE, Entry, Forest, git_mode, poses_as_git
+
 from .layer import Layer
 from .listing import Stamp, stamp_of
-from .objects import Source, Store
-from .repository import IndexEntry, Repository, entries_of
 from .snapshot import MAX_FILE
-from .trees import SUBMODULE, Entry, Forest, git_mode, poses_as_git
 
 CLOCK = getattr(time, "CLOCK_REALTIME_COARSE", 5)
 """What stamps files (Linux); Python names it nowhere."""

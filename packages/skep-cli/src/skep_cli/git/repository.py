@@ -10,9 +10,10 @@ from typing import Literal
 
 import msgspec
 
-from .errors import SkepError, UsageError
+from skep_cli.errors import SkepError, UsageError
+from skep_cli.workspace.copier import Copier
+
 from .hostgit import Git, GitFailed, user_config
-from .workspace import Copier
 
 MAX_POINTER = 1 << 16
 _LINKS = ("commondir", "gitdir", "locked")

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from .listing import kind_of
+from skep_cli.workspace.listing import kind_of
 
 MAX_ENTRIES = 500
 MAX_NAMES = 10_000

@@ -16,9 +16,10 @@ from collections.abc import Iterator
 import msgspec
 from skep_policy.report import Finding
 
-from .findings import is_whiteout
+from skep_cli.findings import is_whiteout
+from skep_cli.git.objects import BLOCK, Source, blob_id, bytes_source
+
 from .listing import MAX_FINDINGS, MAX_PATH, Stamp, kind_of, stamp_of
-from .objects import BLOCK, Source, blob_id, bytes_source
 from .removal import open_up
 
 OPAQUE = "user.overlay.opaque"

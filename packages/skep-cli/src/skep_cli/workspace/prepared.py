@@ -7,8 +7,8 @@ import stat
 from collections.abc import Collection
 from pathlib import Path
 
+from .copier import Copier
 from .layer import OPAQUE, Upper
-from .workspace import Copier
 
 
 def keep_ignored(found: Upper, ignored: Collection[str], upper: Path, target: Path, copier: Copier) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 
-from .errors import CannotRun, SkepError, StateError, UsageError
+from skep_cli.errors import CannotRun, SkepError, StateError, UsageError
 
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_LENGTH = 9

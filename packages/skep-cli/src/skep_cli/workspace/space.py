@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from .order import Place
+from skep_cli.stages.order import Place
+
 from .snapshot import Baseline, Result
 
 

@@ -13,13 +13,14 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from skep_cli.errors import SkepError
+from skep_cli.evidence.record import Run
+from skep_cli.evidence.state import RunFolder
+
 from .conversion import to_stored
-from .errors import SkepError
 from .hostgit import Git, GitFailed
 from .objects import Store, bytes_source
-from .record import Run
 from .repository import Repository
-from .state import RunFolder
 from .trees import Change, Entries, Entry, apply, build, changes, object_id
 
 MAX_CONVERTED = 64 << 20

@@ -1,0 +1,1 @@
+"""The folder of a run: what happened, in files that hold each other."""

@@ -1,0 +1,1 @@
+"""What a person sees, without anything a worker could forge."""

@@ -1,0 +1,1 @@
+"""A run, stage by stage, and how each of its commands is run."""

@@ -1,0 +1,1 @@
+"""The tree a worker gets, laid out before it and compared after it."""
