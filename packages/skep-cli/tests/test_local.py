@@ -120,7 +120,7 @@ def test_it_can_be_ended_from_another_thread(ends: tuple[int, int], tmp_path: Pa
 def test_everything_ends_when_skep_is_killed(tmp_path: Path) -> None:
     tag = f"73{os.getpid()}"
     script = (
-        f"from skep_cli import local\n"
+        f"from skep_cli.stages import local\n"
         f"words = ['sh', '-c', 'setsid sleep {tag} & touch ready; sleep {tag}']\n"
         f"local.run(words, cwd={str(tmp_path)!r}, env={ENV!r}, stdin=0, output=1, wall=None)"
     )

@@ -17,7 +17,7 @@ from skep_cli.evidence.state import Lock, RunFolder, Runs, replace, run_id
 HOLD = """
 import sys, time
 from pathlib import Path
-from skep_cli.state import Runs
+from skep_cli.evidence.state import Runs
 print(Runs(Path(sys.argv[1])).create().id, flush=True)
 time.sleep(60)
 """
@@ -174,9 +174,9 @@ def test_the_names_in_a_run_folder_are_below_it(tmp_path: Path) -> None:
 def test_many_that_begin_and_clear_at_once_take_nothing_from_each_other(runs: Runs) -> None:
     code = f"""
 from pathlib import Path
-from skep_cli.removal import remove
-from skep_cli.sealing import clear_dead
-from skep_cli.state import Runs
+from skep_cli.workspace.removal import remove
+from skep_cli.evidence.sealing import clear_dead
+from skep_cli.evidence.state import Runs
 runs = Runs(Path({str(runs.root)!r}))
 for _ in range(150):
     clear_dead(runs)
