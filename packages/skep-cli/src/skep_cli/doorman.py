@@ -24,6 +24,8 @@ MAX_FDS = 253
 """Descriptors of one message: the kernel's SCM_MAX_FD."""
 LOOK, LOOKS = 0.001, 1000
 """Seconds between two looks at whether the proxy has answered who knocked, and how many there are at most."""
+MAX_START = 30.0
+"""Seconds for the proxy to take the listeners. It takes a tenth; whoever closes must not wait for one that hangs."""
 MORE = b'"more": true'
 
 
@@ -102,6 +104,7 @@ class Doorman:
         for line, fds in self._messages:
             rights = b"".join([fd.to_bytes(4, sys.byteorder) for fd in fds])
             self._beyond.sendmsg([line], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, rights)])
+        self._beyond.settimeout(MAX_START)
         self._beyond.recv(16)  # `go`: every listener is served
         for _ in range(LOOKS):
             if not self._waiting():

@@ -71,6 +71,10 @@ def trouble(error: OSError, path: Path | str) -> StateError:
     )
 
 
+MAX_UNLOCKED = 60_000
+"""Milliseconds. Between the making of a run's folder and its lock lies next to nothing."""
+
+
 class Lock:
     """Held from `take` to `release`, and dropped by the kernel when the process dies."""
 
@@ -98,10 +102,14 @@ class Lock:
                 return False
             os.close(fd)
 
+    def take_over(self, other: Lock) -> None:
+        """What another one holds is held by this one; its file has been moved here."""
+        self._fd, other._fd = other._fd, -1
+
     def release(self, *, keep: bool = False) -> None:
         """The file is gone and the lock with it; `keep` leaves the file, for whom it told something."""
         if self._fd >= 0:
-            if not keep:
+            if not keep and _same_file(self._fd, self._path):
                 self._path.unlink(missing_ok=True)
             os.close(self._fd)
             self._fd = -1
@@ -166,15 +174,35 @@ class Runs:
         with guarded(self.root):
             self._prepare()
             stamp = time.time_ns() // 1_000_000
+            self._clear_unlocked(stamp)
+            # Locked by a name nobody looks at, and then put in the place of an empty one: a folder that has a lock and
+            # is not locked looks like one whose skep was killed.
+            locked = self.folder / f".{run_id(stamp)}-{os.getpid()}"
+            locked.mkdir(mode=0o700)
+            lock = Lock(locked / "lock")
+            lock.take()
             while True:
                 folder = RunFolder(self.folder / run_id(stamp))
                 try:
                     folder.path.mkdir(mode=0o700)
-                    folder.lock.take()
-                except (FileExistsError, FileNotFoundError):  # not ours, or taken for a dead one before it was locked
+                except FileExistsError:
                     stamp += 1
                     continue
+                os.rename(locked, folder.path)
+                folder.lock.take_over(lock)
                 return folder
+
+    def _clear_unlocked(self, now: int) -> None:
+        """What is left of a skep that was killed at just that moment is gone. `now` is in milliseconds."""
+        for name in os.listdir(self.folder):
+            if name.startswith("."):
+                path = self.folder / name
+                try:
+                    if now - path.stat().st_mtime_ns // 1_000_000 > MAX_UNLOCKED:
+                        (path / "lock").unlink(missing_ok=True)
+                        path.rmdir()
+                except OSError:
+                    continue  # somebody else does the same
 
     def _prepare(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
