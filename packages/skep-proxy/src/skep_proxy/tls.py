@@ -2,7 +2,7 @@
 
 What a tunnel's first client bytes may be, with `sni = "match"`:
 
-1. Not a TLS record (the first bytes are not 0x16 0x03): passes, whatever it is.
+1. No TLS record (the first byte is none of 0x14 to 0x17, or the second is 0x10 or more): passes, whatever it is.
 2. A ClientHello whose server name is the host the tunnel was opened for, or another host that the rules allow at that
    port: passes.
 3. A ClientHello without a server name: passes. It cannot ask for another site than the one its address serves by
