@@ -180,32 +180,29 @@ def exists(group: int) -> bool:
 
 STOP_PATIENCE = 1.0
 """Seconds for a stopped worker's whole group to stop: an editor first puts the terminal's modes back, and a reader that
-has not yet run again would take what is typed next. Who ignores the stop is not waited for any longer.
-"""
+has not yet run again would take what is typed next. Who ignores the stop is not waited for any longer."""
 STOPPED = frozenset("TtZX")  # states of proc_pid_stat(5) in which a process does not run
 
 
 def await_stop(bwrap: int) -> None:
-    """Every process of bwrap's group has stopped, or has had its time."""
-    end = time.monotonic() + STOP_PATIENCE
-    while runs(bwrap, but=first_child(bwrap)) and time.monotonic() < end:
+    """Every process of bwrap's group has stopped, or has had its time; but pid 1 inside, which no terminal stops."""
+    end, init = time.monotonic() + STOP_PATIENCE, first_child(bwrap)
+    while any(pid != init and state not in STOPPED for pid, state in members(bwrap)) and time.monotonic() < end:
         time.sleep(0.002)
 
 
-def runs(group: int, *, but: int | None) -> bool:
-    """Whether a process of the group is anything but stopped or dead; `but` is the sandbox's pid 1, which no terminal
-    stops (pid_namespaces(7)).
-    """
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and int(entry) != but:
-            try:
-                with open(f"/proc/{entry}/stat") as stat:
-                    state, _, its_group = stat.read().rpartition(")")[2].split()[:3]
-            except OSError:
-                continue
-            if int(its_group) == group and state not in STOPPED:
-                return True
-    return False
+def members(group: int) -> list[tuple[int, str]]:
+    """Pids and states of the processes of a group."""
+    found: list[tuple[int, str]] = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat") as stat:
+                state, _, its_group = stat.read().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(its_group) == group:
+            found.append((int(entry), state))
+    return found
 
 
 class Guardian:
@@ -358,10 +355,12 @@ class Guardian:
                 os.tcsetpgrp(self.tty, self.bwrap)
         except OSError:
             pass  # the terminal is gone; the worker shall learn of it
-        try:
-            os.killpg(self.bwrap, signal.SIGCONT)
-        except OSError:
-            pass
+        # bwrap first: who is let go may touch the terminal at once, and a later continue would undo the stop of that.
+        for pid in (self.bwrap, *(pid for pid, _ in members(self.bwrap) if pid != self.bwrap)):
+            try:
+                os.kill(pid, signal.SIGCONT)
+            except OSError:
+                continue
 
     def forward(self, number: int) -> None:
         """To the worker alone, as kill(1) would; a terminal's signals to its whole group, as the terminal would."""
