@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from skep_cli.cli import cli
 from skep_cli.flags import POLICY_FLAGS, REPORT_FLAG, Flag, Flags, parse_simple
 from skep_cli.options import collect, policy_flags
+from skep_cli.policies import unset_lines
 from skep_policy.errors import PolicyError
+from skep_policy.facts import Facts
 from skep_policy.written import as_policy
 
 TABLE = (*POLICY_FLAGS, REPORT_FLAG)
@@ -30,6 +32,12 @@ def parse_with_click(words: list[str]) -> tuple[Flags, list[str]] | None:
 
     result = CliRunner().invoke(exec_, words)
     return found[0] if result.exit_code == 0 and found else None
+
+
+def test_a_variable_that_is_to_be_passed_and_is_not_set_is_told() -> None:
+    facts = Facts("/home/u", "u", 1, 1, "/", {"THERE": ""})
+    lines = unset_lines(Flags(env=["THERE", "GONE", "MADE=x", "LC_*"]), facts)
+    assert lines == ["--env GONE: it is not set here, so nothing is passed; --env GONE=VALUE sets it"]
 
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=8)

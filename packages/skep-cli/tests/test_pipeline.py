@@ -78,7 +78,7 @@ def test_the_document_has_the_keys_scripts_read_and_no_others(state: Path, repo:
         *("exit_code", "layers", "attestation", "findings", "egress", "id", "state", "audit", "results", "patch"),
         *("files_changed", "workspace", "verification"),
     }
-    assert set(done.document(folder)["verification"]) == {"outcome", "command", "exit_code"}
+    assert set(done.document(folder)["verification"]) == {"outcome", "command", "exit_code", "detail"}
     assert not any(value is True for value in done.layers.values())
 
 
@@ -156,7 +156,7 @@ def test_the_verification_is_what_the_operators_command_says(
 def test_a_verification_that_stalls_failed(state: Path, repo: Path) -> None:
     done, folder = run(state, repo, "true", verify="sleep 60", wall=0.5)
     assert done.verification.outcome == "failed"
-    assert (check(folder).last("verification") or {})["detail"] == "ended by the wall limit"
+    assert (check(folder).last("verification") or {})["detail"] == "ended by the wall limit; --wall raises it"
 
 
 def test_the_verification_sees_the_patch_on_a_clean_tree_and_nothing_of_the_workers(state: Path, repo: Path) -> None:

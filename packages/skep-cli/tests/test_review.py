@@ -40,6 +40,18 @@ def test_everything_one_decides_by_is_shown(state: Path, repo: Path) -> None:
     assert "\x1b" not in told
 
 
+@pytest.mark.parametrize(
+    ("verify", "line"),
+    [
+        ("no-such-tool", "unavailable: no-such-tool: no-such-tool: No such file or directory"),
+        ("false", "failed: false, exit status 1"),
+    ],
+)
+def test_why_there_is_no_verification_is_told(state: Path, repo: Path, verify: str, line: str) -> None:
+    run(state, repo, "echo x > y", verify=verify)
+    assert f"  {line} (without a boundary" in review(state, "last")
+
+
 def test_nothing_a_worker_wrote_reaches_the_terminal_as_a_command(state: Path, repo: Path) -> None:
     name = r"$(printf 'n\033[31m\nx')"
     worker = (

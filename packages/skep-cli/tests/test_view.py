@@ -23,6 +23,25 @@ def test_no_output_leaves_its_rows_or_holds_a_command_to_the_terminal(blocks: li
         assert not any(unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp") for char in piece)
 
 
+def test_rows_end_with_whole_words_where_they_have_any() -> None:
+    assert list(rows("one two three", 9)) == [MARK + "one two", MARK + "three"]
+    assert list(rows("one two three", 6)) == [MARK + "one", MARK + "two", MARK + "thre", MARK + "e"]
+    assert list(rows("    indented", 8)) == [MARK + "    in", MARK + "dented"]
+    assert list(rows("a b  c", 3)) == [MARK + "a", MARK + "b", MARK + " ", MARK + "c"]
+
+
+@given(st.text(alphabet="ab ", max_size=80), st.integers(3, 20))
+def test_rows_lose_nothing_but_a_space_each(line: str, columns: int) -> None:
+    shown = [piece.removeprefix(MARK) for piece in rows(line, columns)]
+    at = 0
+    for piece in shown:
+        at += line[at : at + 1] == " " and not line.startswith(piece, at)
+        assert line.startswith(piece, at)
+        at += len(piece)
+    assert not line[at:].strip()
+    assert len(line) - sum(map(len, shown)) < len(shown)
+
+
 @given(st.text(max_size=120), st.integers(20, 90))
 def test_the_live_row_never_fills_the_last_column(last: str, columns: int) -> None:
     moment = Moment("worker", 5000.0, 3, 1, shown(last.encode(errors="replace").replace(b"\n", b" ")))

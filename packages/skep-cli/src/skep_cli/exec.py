@@ -89,7 +89,8 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
         return complain(str(error))
     except OSError as error:
         return complain(f"{error.filename}: {error.strerror}")
-    for line in (*policies.withheld_lines(policy, facts.cwd), *boundary.notes):
+    told = (*policies.withheld_lines(policy, facts.cwd), *policies.unset_lines(flags, facts), *boundary.notes)
+    for line in told:
         complain(line)
     report: ReportFile | None = None
     try:

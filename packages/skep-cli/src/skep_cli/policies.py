@@ -65,3 +65,9 @@ def withheld_lines(policy: Effective, project: str) -> list[str]:
     file = next((entry.source for entry in policy.withheld), PROJECT_FILE)
     remedy = f"`skep trust {os.path.dirname(file) or project}` shows and allows it"
     return [f"{file} widens the policy and is not trusted: {asked}{more} ignored; {remedy}"]
+
+
+def unset_lines(flags: Flags, facts: Facts) -> list[str]:
+    """A line for each variable that was typed to be passed and is not there."""
+    names = [name for name in flags.env if "=" not in name and "*" not in name and name not in facts.environ]
+    return [f"--env {name}: it is not set here, so nothing is passed; --env {name}=VALUE sets it" for name in names]

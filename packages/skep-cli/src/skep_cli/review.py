@@ -189,7 +189,8 @@ def _verification(run: Run, page: Page) -> None:
     if outcome == "none":
         page.line("  none was asked for", colour)
         return
-    status = "" if run.verification.exit_code is None else f", exit status {run.verification.exit_code}"
+    detail, code = run.verification.detail, run.verification.exit_code
+    status = f": {one_line(detail)}" if detail else "" if code is None else f", exit status {code}"
     unbounded = " (without a boundary: execution mode workspace)" if run.mode == "workspace" else ""
     page.line(f"  {outcome}: {one_line(run.verification.command or '')}{status}{unbounded}", colour)
 

@@ -31,9 +31,10 @@ from .reportfile import Before, ReportFile
 from .screen.status import Status
 from .screen.told import egress_lines
 from .stages.bounds import PolicyBounds
+from .stages.ended import TIMED_OUT
 from .stages.interrupts import Ending, Interrupts
 from .stages.order import Kind, Order, Place
-from .stages.pipeline import TIMED_OUT, Pipeline
+from .stages.pipeline import Pipeline
 from .workers import split, with_task
 
 LEFT_BEHIND = ("__pycache__/",)
@@ -207,7 +208,9 @@ def prepared(
             exclude=os.path.join(found.common_dir, "info/exclude") if found else None,
             user_exclude=repository.excludes_file(git, found, facts.environ, facts.home),
             setup=tuple((text, split(text, "--setup")) for text in commands),
-            notes=policies.withheld_lines(effective, root) + (shut(preset, effective, facts) if preset else []),
+            notes=policies.withheld_lines(effective, root)
+            + policies.unset_lines(flags, facts)
+            + (shut(preset, effective, facts) if preset else []),
             version=version("skep-cli"),
             workspace=workspace,
             state=agentstate.owned(preset.head.state, facts) if preset else (),

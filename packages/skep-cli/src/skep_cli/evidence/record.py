@@ -28,6 +28,8 @@ class Verification(msgspec.Struct):
     outcome: Literal["passed", "failed", "unavailable", "none"] = "none"
     command: str | None = None
     exit_code: int | None = None
+    detail: str = ""
+    """What ended it, or kept it from judging; empty for an ordinary exit status."""
 
 
 class Setup(msgspec.Struct):

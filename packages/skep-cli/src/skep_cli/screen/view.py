@@ -66,15 +66,22 @@ def cells(char: str) -> int:
 
 
 def rows(line: str, columns: int, mark: str = MARK) -> Iterator[str]:
-    """A line in pieces of at most that many columns, each with its mark."""
+    """A line in pieces of at most that many columns, each with its mark. One ends with a whole word where it has one,
+    and the space it ends at is not shown.
+    """
     room = max(1, columns - len(mark))
-    start, width = 0, 0
+    start, width, space = 0, 0, -1
     for at, char in enumerate(line):
         wide = cells(char)
+        if char == " " and line[start:at].strip(" "):
+            space = at
         if width + wide > room and at > start:
-            yield mark + line[start:at]
-            start, width = at, 0
-        width += wide
+            end = space if space > start else at
+            yield mark + line[start:end]
+            start = end + (end == space)
+            width = sum(map(cells, line[start:at]))
+        if at >= start:
+            width += wide
     yield mark + line[start:]
 
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
-from skep_policy.report import Finding, limit_words
+from skep_policy.report import Finding
 
 from skep_cli import agentstate
 from skep_cli.errors import CannotRun, NoOverlay, SkepError
@@ -35,13 +36,13 @@ from skep_cli.workspace.snapshot import Baseline, Result
 from skep_cli.workspace.space import Space
 
 from . import verify
+from .ended import take_over
 from .interrupts import Ending, Interrupts
 from .order import Bounds, Hooks, Order, Outcome
 from .relay import Relay
 from .settingup import SettingUp
 
 ENDED = ("exit_code", "limit", "state", "layers", "attestation", "findings", "egress")
-TIMED_OUT = 124
 INTERRUPTED = "interrupted before the worker"
 
 
@@ -197,12 +198,14 @@ class Pipeline:
         if not self._order.setup:
             return None
 
+        relay = Relay(folder.path / "setup.log", forward=self._status.show, on_failure=self._broken)
+
         def begun() -> None:
             self._started = True
+            relay.start()
 
-        relay = Relay(folder.path / "setup.log", forward=self._status.show, on_failure=self._broken)
         setting_up = SettingUp(self._order, folder, log, run, self._status, begun)
-        why = setting_up.go(self._bounds, self._place, relay, self._spawned(relay, "setup"))
+        why = setting_up.go(self._bounds, self._place, relay, self._spawned("setup"))
         self._kill = None
         if why is not None:
             return why
@@ -214,12 +217,11 @@ class Pipeline:
             return INTERRUPTED
         return None
 
-    def _spawned(self, relay: Relay, phase: str) -> Callable[[Callable[[], None]], None]:
+    def _spawned(self, phase: str) -> Callable[[Callable[[], None]], None]:
         """Called when something has been started, with what ends it."""
 
         def spawned(kill: Callable[[], None]) -> None:
             self._kill = kill
-            relay.start()
             self._status.phase(phase)
             if self._failure or self._interrupts.last is not None:
                 kill()
@@ -241,15 +243,14 @@ class Pipeline:
             log.note("started", {})
             silent = "" if argv != self._order.worker else " (no {task} in its command: it finds the task in SKEP_TASK)"
             self._status.say(f"run {run.id}: worker started: {argv[0]}{silent}")
+            relay.start()  # not before: what it says stands below that line
 
         def asked() -> None:
             run.reason = "you asked the worker to stop"
             self._status.say(f"run {run.id}: asked the worker to stop, and its patch is taken; once more ends it")
 
         self._status.rest()
-        hooks = Hooks(
-            evidence, self._spawned(relay, "worker"), started, Recorder(folder, log, self._status, "egress"), asked
-        )
+        hooks = Hooks(evidence, self._spawned("worker"), started, Recorder(folder, log, self._status, "egress"), asked)
         try:
             return self._bounds.worker(folder, self._place, argv, env, relay.fd, hooks)
         finally:
@@ -270,7 +271,7 @@ class Pipeline:
                 setup = run.setup
                 run.exit_code = setup.exit_code if setup and setup.outcome == "failed" else CannotRun.exit_code
                 raise SkepError(why or "the worker came to no end")
-            _take_over(run, outcome, self._order.argv[0])
+            take_over(run, outcome, self._order.argv[0])
             run.findings += [Finding("login", path, agentstate.RENEWED) for path in agentstate.renewed(self._laid)]
             run.layers = {**run.layers, "overlay": self._layer}
             if self._failure:
@@ -325,8 +326,8 @@ class Pipeline:
     def _verify(self, folder: RunFolder, log: Log, run: Run, before: Baseline, after: Result) -> None:
         order = self._order
         assert order.verify is not None and order.verify_text is not None
+        unavailable = partial(Verification, "unavailable", order.verify_text, None)
         self._status.say(f"run {run.id}: verifying: {order.verify_text}")
-        detail = ""
         relay: Relay | None = None
         self._status.phase("verification")
         try:
@@ -335,29 +336,24 @@ class Pipeline:
             self._status.rest()
             relay = Relay(folder.path / "verify.log", forward=self._status.show)
             requests = Recorder(folder, log, self._status, "verify-egress")
-            spawned = self._spawned(relay, "verification")
-            hooks = Hooks(lambda text: None, spawned, lambda: None, requests, self._stop_verifying)
+            spawned = self._spawned("verification")
+            hooks = Hooks(lambda text: None, spawned, relay.start, requests, self._stop_verifying)
             done = self._bounds.verifier(folder, place, order.verify, relay.fd, hooks)
-            run.verification = verify.judged(
-                order.verify_text, exit_code=done.exit_code, exec_error=done.exec_error, timed_out=done.timed_out
-            )
-            detail = verify.why(order.verify[0], done)
+            run.verification = verify.judged(order.verify_text, order.verify[0], done)
             if self._interrupts.last is not None or self._stopped:
-                run.verification, detail = Verification("unavailable", order.verify_text, None), "interrupted"
+                run.verification = unavailable("interrupted")
         except Ending:
-            run.verification, detail = Verification("unavailable", order.verify_text, None), "interrupted"
+            run.verification = unavailable("interrupted")
         except (OSError, SkepError) as error:
-            run.verification = Verification("unavailable", order.verify_text, None)
-            detail = verify.explain(error)
+            run.verification = unavailable(verify.explain(error))
         finally:
             self._kill = None
             if relay is not None:
                 relay.finish()
-        log.append(
-            "verification",
-            {**msgspec.to_builtins(run.verification), "detail": detail, "files": self._files("verify.log")},
-        )
-        self._status.say(f"run {run.id}: verification {run.verification.outcome}{f' ({detail})' if detail else ''}")
+        found = run.verification
+        log.append("verification", {**msgspec.to_builtins(found), "files": self._files("verify.log")})
+        why = f" ({found.detail})" if found.detail else ""
+        self._status.say(f"run {run.id}: verification {found.outcome}{why}")
 
     def _stop_verifying(self) -> None:
         self._stopped = True
@@ -386,15 +382,3 @@ class Pipeline:
             if run.reason is None:
                 self._give_up(run, trouble(self._failure, self._runs.root).message)
             seal_again(folder, run)
-
-
-def _take_over(run: Run, outcome: Outcome, program: str) -> None:
-    run.exit_code = TIMED_OUT if outcome.timed_out else outcome.exit_code
-    run.limit, run.layers, run.attestation = outcome.limit, outcome.layers, outcome.attestation
-    run.findings += outcome.findings
-    run.egress = outcome.egress
-    run.state = "timed-out" if outcome.timed_out else "completed" if outcome.exit_code == 0 else "failed"
-    if outcome.exec_error is not None:
-        run.reason = f"the worker could not be executed: {program}: {os.strerror(outcome.exec_error)}"
-    elif outcome.limit and not outcome.timed_out:
-        run.reason = limit_words(outcome.limit)

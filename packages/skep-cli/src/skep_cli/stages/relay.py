@@ -16,7 +16,7 @@ BLOCK = 1 << 16
 
 
 class Relay:
-    """A pipe for a worker's output. Give `fd` to the worker; `start` once it has been spawned, `finish` once it is
+    """A pipe for a worker's output. Give `fd` to the worker; `start` once it has been executed, `finish` once it is
     gone.
     """
 
@@ -42,7 +42,7 @@ class Relay:
         self.failure: OSError | None = None
 
     def start(self) -> None:
-        """What the worker says is taken from now on; called again when a launch is made again."""
+        """What the worker says is taken from now on; called again for each command that shares it."""
         if self._thread.ident is None:
             self._thread.start()
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from skep_policy.report import limit_words
-
 from skep_cli.evidence.audit import Log
 from skep_cli.evidence.audit import digest as file_digest
 from skep_cli.evidence.record import Run, Setup
@@ -17,6 +15,7 @@ from skep_cli.evidence.state import RunFolder, write_new
 from skep_cli.screen.status import Status
 from skep_cli.screen.told import egress_lines
 
+from .ended import limit_told
 from .order import Bounds, Hooks, Order, Outcome, Place
 from .relay import Relay
 
@@ -80,7 +79,7 @@ class SettingUp:
             return "you asked it to stop"
         if done.exec_error is not None:
             return os.strerror(done.exec_error)
-        return limit_words(done.limit) if done.limit else f"exit status {done.exit_code}, see {LOG}"
+        return limit_told(done.limit) if done.limit else f"exit status {done.exit_code}, see {LOG}"
 
     def _stop(self) -> None:
         self._asked = True

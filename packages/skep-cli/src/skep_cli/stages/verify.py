@@ -13,8 +13,6 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from skep_policy.report import limit_words
-
 from skep_cli.errors import SkepError
 from skep_cli.evidence.record import Verification
 from skep_cli.git.objects import Store
@@ -24,6 +22,7 @@ from skep_cli.workspace.listing import Stamp
 from skep_cli.workspace.removal import remove
 from skep_cli.workspace.snapshot import Baseline, Result
 
+from .ended import limit_told
 from .order import Outcome
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -126,19 +125,20 @@ class _Writer:
         self._folders.add(folder)
 
 
-def judged(command: str, *, exit_code: int, exec_error: int | None, timed_out: bool) -> Verification:
+def judged(command: str, program: str, done: Outcome) -> Verification:
     """The outcome of a verification that ran. Status 126 and 127, of a shell too, say that a tool is missing, not that
     the patch is bad.
     """
-    if exec_error is not None or (exit_code in (NOT_EXECUTABLE, NOT_FOUND) and not timed_out):
-        return Verification("unavailable", command, exit_code)
-    return Verification("passed" if exit_code == 0 and not timed_out else "failed", command, exit_code)
+    if done.exec_error is not None or (done.exit_code in (NOT_EXECUTABLE, NOT_FOUND) and not done.timed_out):
+        outcome = "unavailable"
+    else:
+        outcome = "passed" if done.exit_code == 0 and not done.timed_out else "failed"
+    return Verification(outcome, command, done.exit_code, _why(program, done))
 
 
-def why(program: str, done: Outcome) -> str:
-    """What ended a verification, or kept it from judging, in a line; empty for an ordinary exit status."""
+def _why(program: str, done: Outcome) -> str:
     if done.limit:
-        return limit_words(done.limit)
+        return limit_told(done.limit)
     if done.exec_error is not None:
         return f"{program}: {os.strerror(done.exec_error)}"
     problem = {NOT_FOUND: "was not found", NOT_EXECUTABLE: "cannot be executed"}.get(done.exit_code)
