@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import tempfile
 from pathlib import Path
@@ -24,6 +25,43 @@ def test_what_is_no_command_is_a_usage_error_of_one_line(text: str) -> None:
     with pytest.raises(UsageError) as error:
         split(text, "--worker")
     assert error.value.exit_code == 2 and "--worker" in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("echo $HOME; ls", "$HOME;"),
+        ("cd sub && make", "&&"),
+        ("make|tee log", "make|tee"),
+        ("make 2>&1", "2>&1"),
+        ("make > log", ">"),
+        ("make >log", ">log"),
+        ("serve &", "&"),
+        ("serve&", "serve&"),
+        ("~/bin/agent {task}", "~/bin/agent"),
+        ("tool ${HOME}/x", "${HOME}/x"),
+        ("tool $(date)", "$(date)"),
+        ("tool `date`", "`date`"),
+    ],
+)
+def test_what_only_a_shell_would_act_on_is_named_with_what_to_write(text: str, word: str) -> None:
+    with pytest.raises(UsageError) as error:
+        split(text, "--worker")
+    assert f"no shell reads {word!r}, so it would be an argument as it stands; write sh -c '...'" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "sh -c 'echo $HOME; ls | wc > n &'",
+        'sh -c "cd sub && make; echo `date` $HOME"',
+        "pip install click>=8",
+        "grep -c foo$ \\$HOME a\\;b",
+        "fetch --url 'http://example.com/?a=1&b=2' x&y a~/b",
+    ],
+)
+def test_what_is_quoted_or_part_of_a_word_stays_as_it_is(text: str) -> None:
+    assert split(text, "--worker") == shlex.split(text)
 
 
 def test_the_task_is_put_inside_words_and_never_split() -> None:

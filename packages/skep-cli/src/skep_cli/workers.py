@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 
 from .errors import UsageError
 
-SHELL_OPERATORS = frozenset(("&&", "||", ";", "|", "&", ">", ">>", "<", "2>", "2>&1"))
+_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
+_FOR_A_SHELL = re.compile(r"[;|`]|&&|&$|\$[A-Za-z_{(]|^~/|^\d?[<>]")
+"""What only a shell would act on, in a word of which no part is quoted."""
 
 
 def split(text: str, option: str) -> list[str]:
@@ -18,11 +21,12 @@ def split(text: str, option: str) -> list[str]:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"{option} {text!r}: {str(error).lower()}; quote it as for a shell") from None
-    operator = next((word for word in words if word in SHELL_OPERATORS), None)
-    if operator is not None:
-        raise UsageError(
-            f"{option} {text!r}: no shell reads it, so {operator!r} would be an argument; write sh -c '...'"
-        )
+    bare = _QUOTED.sub(lambda quoted: "_" * len(quoted[0]), text)
+    for word in re.finditer(r"\S+", bare):
+        if _FOR_A_SHELL.search(word[0]):
+            there = text[word.start() : word.end()]
+            remedy = "so it would be an argument as it stands; write sh -c '...'"
+            raise UsageError(f"{option} {text!r}: no shell reads {there!r}, {remedy}")
     if not words:
         raise UsageError(f"{option} is empty: write a command, such as {option} './check.sh'")
     if any("\0" in word for word in words):
