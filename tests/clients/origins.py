@@ -124,7 +124,7 @@ class Server(socketserver.ThreadingTCPServer):
         if self.context is None:
             super().finish_request(request, client_address)  # pyright: ignore[reportArgumentType]
             return
-        request.settimeout(30)
+        request.settimeout(60)
         with self.context.wrap_socket(request, server_side=True, do_handshake_on_connect=False) as secured:
             secured.do_handshake()
             super().finish_request(secured, client_address)  # pyright: ignore[reportArgumentType]

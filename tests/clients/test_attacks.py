@@ -36,7 +36,7 @@ def lookup(name, server, kind=1):
     labels = b"".join(bytes((len(part),)) + part.encode() for part in name.split("."))
     query = struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + labels + struct.pack("!BHH", 0, kind, 1)
     with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(10)
+        sock.settimeout(60)
         sock.connect((server, 53))
         sock.send(query)
         answer = sock.recv(1000)
@@ -111,7 +111,7 @@ print(talk(("127.0.0.1", 53), b"\\0\\0").decode(), talk(("8.8.8.8", 53), b"\\0\\
 
 def test_a_redirect_is_decided_like_every_request(stage: Stage) -> None:
     def curl(host: str) -> str:
-        return f"curl -sSL -m 20 http://{GOOD}:{stage.ports.http}/redirect/http://{host}:{stage.ports.http}/hello"
+        return f"curl -sSL -m 60 http://{GOOD}:{stage.ports.http}/redirect/http://{host}:{stage.ports.http}/hello"
 
     assert MARKER in stage.exec(curl(GOOD)).output
     seen = stage.exec(curl(BAD))
@@ -124,7 +124,7 @@ def test_another_name_in_the_client_hello_is_cut_and_recorded(stage: Stage) -> N
     code = f"""
 import ssl
 for name in ("{GOOD}", "{BAD}"):
-    with socket.create_connection(("{GOOD}", {stage.ports.https}), 10) as sock:
+    with socket.create_connection(("{GOOD}", {stage.ports.https}), 60) as sock:
         try:
             with ssl.create_default_context().wrap_socket(sock, server_hostname=name) as tls:
                 tls.sendall(b"GET /hello HTTP/1.0\\r\\n\\r\\n")
@@ -174,7 +174,7 @@ hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 clients = []
 for _ in range(400):
-    clients.append(socket.create_connection(("127.0.0.1", 3128), 10))
+    clients.append(socket.create_connection(("127.0.0.1", 3128), 60))
     clients[-1].sendall(b"CONNECT {GOOD}:{stage.ports.lines} HTTP/1.1\\r\\n\\r\\n")
 for client in clients:
     client.close()
@@ -194,7 +194,7 @@ print(answer.decode())
 
 def test_names_without_end_are_a_short_report_and_a_short_farewell(stage: Stage) -> None:
     code = """
-with socket.create_connection(("127.0.0.1", 3128), 10) as sock, sock.makefile("rb") as answers:
+with socket.create_connection(("127.0.0.1", 3128), 60) as sock, sock.makefile("rb") as answers:
     for number in range(6000):
         sock.sendall(b"HEAD http://h%d.test/ HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n" % number)
         while answers.readline().strip():

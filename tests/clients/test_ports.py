@@ -106,7 +106,7 @@ for family, address, bound in (
     (socket.AF_INET, "127.0.0.1", "0.0.0.0"),
 ):
     with socket.create_server((bound, {stage.ports.lines}), family=family) as server:
-        with socket.create_connection((address, {stage.ports.lines}), 10) as client:
+        with socket.create_connection((address, {stage.ports.lines}), 60) as client:
             print(server.accept()[0].getsockname()[0] == address)
         print(who("{GOOD}", {stage.ports.lines}))
 """

@@ -240,9 +240,9 @@ SOCKETS: list[Attempt] = [
 ]  # fmt: skip
 
 NETWORK: list[Attempt] = [
-    Attempt("a service of the host", "socket.create_connection(('127.0.0.1', PORT), 5).close()", ("ECONNREFUSED",)),
-    Attempt("by ::ffff:", "socket.create_connection(('::ffff:127.0.0.1', PORT), 5).close()", ("ECONNREFUSED",)),
-    Attempt("by 0.0.0.0", "socket.create_connection(('0.0.0.0', PORT), 5).close()", ("ECONNREFUSED",)),
+    Attempt("a service of the host", "socket.create_connection(('127.0.0.1', PORT), 60).close()", ("ECONNREFUSED",)),
+    Attempt("by ::ffff:", "socket.create_connection(('::ffff:127.0.0.1', PORT), 60).close()", ("ECONNREFUSED",)),
+    Attempt("by 0.0.0.0", "socket.create_connection(('0.0.0.0', PORT), 60).close()", ("ECONNREFUSED",)),
     *(Attempt(f"{kind} to {host}", f"socket.socket({family}, {kind}).connect(({host!r}, 80))", ("ENETUNREACH", "EADDRNOTAVAIL"), "nobody")
       for family, host in (("socket.AF_INET", "192.0.2.1"), ("socket.AF_INET", "169.254.169.254"), ("socket.AF_INET", "10.0.0.1"), ("socket.AF_INET6", "2001:db8::1"))
       for kind in ("socket.SOCK_STREAM", "socket.SOCK_DGRAM")),
@@ -258,7 +258,7 @@ s.send(struct.pack('=IHHII', 16 + len(body), 24, 0x605, 1, 0) + body)
 code = -struct.unpack_from('=i', s.recv(4096), 16)[0]
 if code: raise OSError(code, '')
 """, ("EPERM",), "nobody"),
-    Attempt("another network namespace's addresses", "call('unshare', 0x10000000 | 0x40000000); socket.create_connection(('127.0.0.1', PORT), 5)", ("EPERM",) if ROOT else ("ENETUNREACH",), "nobody"),
+    Attempt("another network namespace's addresses", "call('unshare', 0x10000000 | 0x40000000); socket.create_connection(('127.0.0.1', PORT), 60)", ("EPERM",) if ROOT else ("ENETUNREACH",), "nobody"),
     Attempt("mark packets", "socket.socket().setsockopt(socket.SOL_SOCKET, 36, 1)", ("EPERM",), "root"),
 ]  # fmt: skip
 

@@ -66,7 +66,7 @@ def test_nothing_survives_a_run_that_is_killed_and_the_next_clears_what_is_on_di
     ) as skep:
         assert eventually(lambda: len(processes_with(f"sleep\0{tag}")) == 2, seconds=30)
         skep.send_signal(number)
-        assert skep.wait(20) != 0
+        assert skep.wait(60) != 0
     assert eventually(lambda: processes_with(tag) == [])
     assert tree(repo) == before
     assert scratch(worker), "the control: there is something to be cleared"
@@ -124,7 +124,7 @@ def test_output_to_a_file_keeps_what_others_write_to_it_meanwhile(worker: Worker
             log.flush()
             assert skep.stdin is not None
             skep.stdin.close()
-            assert skep.wait(20) == 0
+            assert skep.wait(60) == 0
     assert path.read_text() == "first\nbeside\nlast\n"
 
 
@@ -151,7 +151,7 @@ def test_a_worker_that_stops_its_whole_process_group_holds_nobody_up(worker: Wor
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
             start_new_session=True,
         )
         assert done.returncode == status and "on\n" in done.stdout, done.stderr

@@ -19,7 +19,7 @@ from .worker import PYTHON, Worker
 
 pytestmark = pytest.mark.sandbox
 
-CURL = "curl -sS -m 20"
+CURL = "curl -sS -m 60"
 WAYS = {
     "by the proxy variables": CURL,
     "by CONNECT": f"{CURL} --proxytunnel --proxy http://127.0.0.1:3128",
@@ -127,7 +127,7 @@ def test_with_an_empty_list_no_name_is_resolved_and_there_is_no_route(worker: Wo
         connected = f"s = socket.socket(socket.{family}, socket.SOCK_DGRAM); s.connect(({address!r}, 9))"
         send = f"{connected}; s.send(b'x'); s.send(b'x')"
         assert worker.attempt(send) in ("ECONNREFUSED", "ENETUNREACH", "EADDRNOTAVAIL")
-        connect = f"socket.create_connection(({address!r}, 9), 5).recv(1)"
+        connect = f"socket.create_connection(({address!r}, 9), 60).recv(1)"
         assert worker.attempt(connect) in ("ECONNRESET", "ECONNREFUSED", "ENETUNREACH", "EADDRNOTAVAIL")
     raw = "socket.socket(socket.AF_PACKET, socket.SOCK_RAW)"
     assert worker.attempt(raw) in ("EPERM", "EACCES", "EAFNOSUPPORT")
@@ -167,7 +167,7 @@ def test_a_deny_rule_beats_every_allow_rule(worker: Worker, origin: Origin, way:
 
 CONNECT = """
 import socket, sys
-with socket.create_connection(("127.0.0.1", 3128), 10) as proxy:
+with socket.create_connection(("127.0.0.1", 3128), 60) as proxy:
     proxy.sendall(b"CONNECT %s HTTP/1.1\\r\\n\\r\\n" % sys.argv[1].encode())
     print(proxy.recv(4096).split(b"\\r\\n")[0].decode())
 """

@@ -73,7 +73,7 @@ def test_a_run_without_the_boundary_is_marked(operator: Operator) -> None:
 
 @pytest.mark.guarantee("record-egress")
 def test_every_egress_decision_is_recorded(operator: Operator) -> None:
-    ask = "for host in one.test two.test one.test; do curl -sS -m 10 http://$host:81/; done; true"
+    ask = "for host in one.test two.test one.test; do curl -sS -m 60 http://$host:81/; done; true"
     done = operator.run("--allow", "listed.test", by=f"sh -c '{ask}'")
     denied = {(entry["host"], entry["port"], entry["reason"]) for entry in done["egress"]["denied"]}
     assert denied == {("one.test", 81, "not-listed"), ("two.test", 81, "not-listed")}

@@ -105,7 +105,7 @@ def attempt_code(body: str) -> str:
     return f"def attempt():\n    import os, socket\n{lines}\n{TELL}"
 
 
-def eventually(condition: Callable[[], bool], *, seconds: float = 10) -> bool:
+def eventually(condition: Callable[[], bool], *, seconds: float = 60) -> bool:
     """True as soon as the condition holds. The bound is for what never happens, not a measure of speed."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

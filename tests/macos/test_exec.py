@@ -104,7 +104,7 @@ def test_what_ssh_is_given_leads_to_an_allowed_host_and_to_no_other(machine: Mac
         through = f'echo hello | $(echo "$SKEP_PROXY_COMMAND" | sed "s/%h/127.0.0.1/; s/%p/{port}/")'
         denied = '$(echo "$SKEP_PROXY_COMMAND" | sed "s/%h/denied.example/; s/%p/22/") < /dev/null'
         done, report = machine.exec(f"{through}; {denied}", "--allow", f"127.0.0.1:{port}")
-        thread.join(10)
+        thread.join(60)
     assert done.stdout == "said: hello\n" and done.returncode == 1, done
     assert "denied.example" in done.stderr
     assert [(one["host"], one["port"]) for one in report["egress"]["allowed"]] == [("127.0.0.1", port)]
@@ -208,7 +208,7 @@ def test_signals_are_forwarded_and_the_status_is_the_commands(machine: Machine) 
     try:
         assert eventually(ready.exists)
         skep.send_signal(signal.SIGTERM)
-        assert skep.wait(20) == 9
+        assert skep.wait(60) == 9
     finally:
         skep.kill()
         skep.wait()

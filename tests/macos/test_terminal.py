@@ -84,7 +84,7 @@ def test_the_command_has_a_terminal_of_its_own_and_keys_reach_it(machine: Machin
     assert screen.shows(b"/dev/pts/") and screen.name.encode() not in screen.seen
     screen.type(b"hello\r")
     assert screen.shows(b"got hello") and screen.shows(b"three")
-    assert screen.leader.wait(20) == 0
+    assert screen.leader.wait(60) == 0
     assert termios.tcgetattr(screen.user) == screen.before
 
 
@@ -93,7 +93,7 @@ def test_ctrl_c_reaches_the_command_as_from_its_terminal(machine: Machine, scree
     screens.append(screen)
     assert screen.shows(b"ready") and eventually(lambda: is_raw(screen))
     screen.type(b"\x03")
-    assert screen.shows(b"caught") and screen.leader.wait(20) == 5
+    assert screen.shows(b"caught") and screen.leader.wait(60) == 5
 
 
 def test_a_terminal_is_given_back_when_skep_is_killed(machine: Machine, screens: list[Screen]) -> None:
@@ -109,5 +109,5 @@ def test_a_command_that_only_writes_to_the_terminal_takes_no_keys(machine: Machi
     screens.append(screen)
     assert screen.shows(b"ready") and not is_raw(screen)
     screen.type(b"for the shell\n")
-    assert screen.leader.wait(20) == 0
+    assert screen.leader.wait(60) == 0
     assert os.read(screen.user, 100) == b"for the shell\n"

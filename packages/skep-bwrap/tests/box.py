@@ -88,7 +88,7 @@ class Box:
 
 def go(launch: Launch, **how: Any) -> Ended:
     """Spawn a launch with nothing on its standard descriptors, to its end."""
-    nothing: dict[str, Any] = {"stdin": None, "stdout": None, "stderr": None, "wall": 20.0}
+    nothing: dict[str, Any] = {"stdin": None, "stdout": None, "stderr": None, "wall": 120.0}
     return spawn(launch, **{**nothing, **how}).wait()
 
 
@@ -100,7 +100,7 @@ def without(launch: Launch, *words: str, instead: Sequence[str] = ()) -> Launch:
     return replace(launch, args=tuple(args))
 
 
-def eventually(condition: Callable[[], bool], *, seconds: float = 20) -> bool:
+def eventually(condition: Callable[[], bool], *, seconds: float = 60) -> bool:
     """True as soon as the condition holds. The bound is for what never happens, not a measure of speed."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:

@@ -199,7 +199,7 @@ def test_nothing_is_left_whoever_is_killed_while_it_runs(
     chain = chain[-5:]
     index = {"caller": -1, "guardian": -2, "bwrap": -3, "pid 1": -4, "worker": -5}[victim]
     os.kill(chain[index], number)
-    process.wait(20)
+    process.wait(60)
     assert eventually(lambda: not tagged(tag)), tagged(tag)
     assert eventually(lambda: not any(alive(pid) for pid in chain))
 
@@ -228,7 +228,7 @@ def test_nothing_is_left_when_the_caller_is_killed_while_it_sets_up(box: Box, de
         box, tag, threads=threads, then=f"import time, signal; time.sleep({delay}); os.kill(os.getpid(), 9)"
     )
     group = box.bwrap
-    process.wait(20)
+    process.wait(60)
     assert eventually(lambda: not tagged(tag))
     assert eventually(lambda: not [pid for pid in tagged(group) if str(box.out) in words(pid)])
     assert eventually(lambda: set(orphans()) <= others)

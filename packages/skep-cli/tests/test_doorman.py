@@ -52,7 +52,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 def answer_of(address: tuple[str, int]) -> bytes:
-    with socket.create_connection(address, timeout=30) as client:
+    with socket.create_connection(address, timeout=60) as client:
         return client.recv(1)
 
 
@@ -86,7 +86,7 @@ def test_who_knocks_is_answered_by_the_proxy_and_is_on_record(knock: str, sandbo
         port = sandbox.names.getsockname()[1]
         sandbox.hand_over()
         if knock == "connects":
-            with socket.create_connection(sandbox.listener.getsockname(), timeout=30) as client:
+            with socket.create_connection(sandbox.listener.getsockname(), timeout=60) as client:
                 client.sendall(b"CONNECT www.example.com:443 HTTP/1.1\r\n\r\n")
                 assert client.recv(4096).startswith(b"HTTP/1.1 403 ")
         else:

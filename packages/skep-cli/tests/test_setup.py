@@ -132,7 +132,7 @@ def test_what_only_the_setup_may_reach_neither_worker_nor_verification_do(
     state: Path, tree: Path, tmp_path: Path, origin: Origin, kind: str
 ) -> None:
     policy = tmp_path / "p.toml"
-    fetch = f"curl -sS -m 5 http://localhost:{origin.port}"
+    fetch = f"curl -sS -m 60 http://localhost:{origin.port}"
     policy.write_text(f'worker.setup = ["{fetch}/setup"]\nsetup.network = ["localhost:{origin.port}"]\n')
     flags = ("--policy", str(policy), "--verify", f"sh -c '! {fetch}/verify'")
     done = run(state, tree, f"! {fetch}/worker", *flags, kind=kind)
@@ -143,7 +143,7 @@ def test_what_only_the_setup_may_reach_neither_worker_nor_verification_do(
 
 
 def test_a_setup_that_may_not_reach_is_told_the_flag(state: Path, tree: Path) -> None:
-    done = run(state, tree, "true", "--setup", "curl -fsS -m 5 http://not-listed.example/")
+    done = run(state, tree, "true", "--setup", "curl -fsS -m 60 http://not-listed.example/")
     assert done["state"] == "failed" and not done["egress"]["denied"]
     assert "setup: denied not-listed.example" in done["err"], done["err"]
 

@@ -144,7 +144,7 @@ def test_a_lock_whose_file_was_removed_while_it_was_waited_for_is_taken_anew(tmp
     waiting = threading.Thread(target=second.take)
     waiting.start()
     first.release()
-    waiting.join(10)
+    waiting.join(60)
     assert not waiting.is_alive()
     assert (tmp_path / "lock").exists() and not Lock(tmp_path / "lock").take(wait=False)
     second.release()

@@ -199,11 +199,11 @@ SHORTAGE = """
 import socket, time
 held = []
 for _ in range(60):
-    held.append(socket.create_connection(("127.0.0.1", 3128), 5))
+    held.append(socket.create_connection(("127.0.0.1", 3128), 60))
 time.sleep(0.5)
 for sock in held: sock.close()
 time.sleep(0.5)
-with socket.create_connection(("127.0.0.1", 3128), 5) as sock:
+with socket.create_connection(("127.0.0.1", 3128), 60) as sock:
     sock.sendall(b"after"); sock.shutdown(socket.SHUT_WR)
     print(sock.recv(10))
 """
@@ -251,7 +251,7 @@ def test_signals_are_passed_on(echo: Path) -> None:
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 9
+        assert process.wait(60) == 9
 
 
 @pytest.mark.sandbox
@@ -345,7 +345,7 @@ shim.set_every_port(config, 1, said.append)
 opened = shim.open_listeners(config, said.append)
 listeners = {":" in address: socket.socket(fileno=sock.detach()) for _, address, _, sock in opened}
 for address, port in (("192.0.2.1", 25), ("198.18.0.1", 65535), ("2001:db8::1", 443), ("fd5b:6b65:7000::1", 1)):
-    with socket.create_connection((address, port), 5) as client:
+    with socket.create_connection((address, port), 60) as client:
         with listeners[":" in address].accept()[0] as arrived:
             assert arrived.getsockname()[:2] == (address, port) and arrived.getpeername() == client.getsockname()
             client.sendall(b"over")
@@ -355,7 +355,7 @@ for address, port in (("192.0.2.1", 25), ("198.18.0.1", 65535), ("2001:db8::1", 
         assert client.recv(10) == b"back"
 for address in ("127.0.0.1", "127.9.9.9", "::1"):
     try:
-        socket.create_connection((address, 25), 5)
+        socket.create_connection((address, 25), 60)
         said.append("connected to loopback")
     except ConnectionRefusedError:
         pass

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar
 
 import pytest
 from skep_policy import Rules
@@ -11,6 +12,8 @@ from skep_proxy import Limits, Proxy, Upstream
 from skep_proxy.engine import OnEvent
 from skep_proxy.resolver import Resolve
 from skep_proxy.testing import Handler, Origin, Recorder, Table, wait_until
+
+T = TypeVar("T")
 
 
 class Setup:
@@ -46,7 +49,7 @@ class Setup:
 
     def client(self, data: bytes = b"") -> socket.socket:
         """A connection to the proxy on which `data` was sent."""
-        sock = socket.create_connection(self.address, 10)
+        sock = socket.create_connection(self.address, 60)
         self._clients.append(sock)
         if data:
             sock.sendall(data)
@@ -84,6 +87,38 @@ class Make(Protocol):
     ) -> Setup: ...
 
 
+@contextmanager
+def reserved_port() -> Generator[int]:
+    """A port of loopback at which nobody listens but who asks for this very one: the system gives it to nobody else."""
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that a server, which sets it too, may have it
+        sock.bind(("127.0.0.1", 0))
+        yield sock.getsockname()[1]
+
+
+def refused(address: tuple[str, int]) -> bool:
+    """Nobody listens there any more."""
+    try:
+        socket.create_connection(address, 60).close()
+    except ConnectionRefusedError:
+        return True
+    except ConnectionResetError:
+        return False  # between the two
+    return False
+
+
+def in_time(attempt: Callable[[], T]) -> T:
+    """What comes of the attempt, which is made again when it fails: a limit that is short for a test's sake may run out
+    on a busy machine before the client has said what it has to say.
+    """
+    for _ in range(20):
+        try:
+            return attempt()
+        except (AssertionError, OSError):
+            pass
+    return attempt()
+
+
 def descriptors() -> list[str]:
     """What every open descriptor of this process is."""
     found: list[str] = []
@@ -99,7 +134,7 @@ def descriptors() -> list[str]:
 def nothing_leaks() -> Iterator[None]:
     before = len(descriptors())
     yield
-    wait_until(lambda: len(descriptors()) <= before, 5)
+    wait_until(lambda: len(descriptors()) <= before)
     assert len(descriptors()) <= before, descriptors()
 
 
@@ -150,6 +185,12 @@ def setup(make: Make) -> Setup:
 
 
 @pytest.fixture
+def hasty(make: Make) -> Setup:
+    """Times so short that they may run out before a client of a busy machine has said anything (see `in_time`)."""
+    return make(limits=Limits(handshake=0.2, dial=0.5, keep_alive=0.3, linger=0.2))
+
+
+@pytest.fixture
 def small(make: Make) -> Setup:
-    """Short limits, so that what runs out runs out soon."""
-    return make(limits=Limits(handshake=0.2, dial=0.5, keep_alive=0.3, linger=0.2, head=8192))
+    """Heads are short."""
+    return make(limits=Limits(head=8192))

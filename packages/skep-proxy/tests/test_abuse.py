@@ -20,7 +20,7 @@ from skep_proxy.resolver import SHARE
 from skep_proxy.scope import BUDGETS, Scope
 from skep_proxy.testing import Origin, read_all, wait_until
 
-from .conftest import Make, Serve, Setup
+from .conftest import Make, Serve, Setup, in_time, refused
 from .test_connect import echo
 from .test_handoff import get_through, hand_over, listener
 
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> str:
 def offer(stack: ExitStack, path: str, *mine: socket.socket) -> tuple[socket.socket, bytes]:
     """A handing connection on a mounted socket, and the answer."""
     control = stack.enter_context(socket.socket(socket.AF_UNIX))
-    control.settimeout(10)
+    control.settimeout(60)
     control.connect(path)
     hand_over(control, [("proxy", sock) for sock in mine])
     return control, control.recv(200)
@@ -46,7 +46,7 @@ def stack() -> Iterator[ExitStack]:
 
 
 def tunnel(address: tuple[str, int], target: str, early: bytes = b"") -> socket.socket:
-    sock = socket.create_connection(address, 10)
+    sock = socket.create_connection(address, 60)
     sock.sendall(f"CONNECT {target} HTTP/1.1\r\n\r\n".encode() + early)
     return sock
 
@@ -154,16 +154,6 @@ def test_a_closed_listener_takes_what_came_by_it_along_but_open_tunnels(
     assert control.recv(200).startswith(b"refused ")
 
 
-def refused(address: tuple[str, int]) -> bool:
-    try:
-        socket.create_connection(address, 5).close()
-    except ConnectionRefusedError:
-        return True
-    except ConnectionResetError:
-        return False  # between the two
-    return False
-
-
 def test_names_below_a_wildcard_share_a_budget(setup: Setup, serve: Serve) -> None:
     """Their owner could else be sent any amount, a name at a time."""
     origin = serve(read_all_of)
@@ -184,7 +174,7 @@ def test_names_that_nobody_answers_hold_up_their_own_listener_only(make: Make, o
     def resolve(host: str, port: int) -> list[str]:
         asked.append(host)
         if host.endswith(".slow.test"):
-            release.wait(30)
+            release.wait(60)
             raise OSError("no answer")
         return ["127.0.0.1"]
 
@@ -192,14 +182,19 @@ def test_names_that_nobody_answers_hold_up_their_own_listener_only(make: Make, o
     setup.listen("*.slow.test")
     slow = [setup.connect(f"h{number}.slow.test:443") for number in range(100)]
     setup.listen(f"quick.test:{origin.port}")
-    assert setup.tunnel(f"quick.test:{origin.port}")
+    assert in_time(lambda: setup.tunnel(f"quick.test:{origin.port}"))
     for client in slow:
         assert b" 504 " in read_all(client)
-    assert sum(host.endswith(".slow.test") for host in asked) == SHARE
+    names = {f"h{number}.slow.test" for number in range(100)}
+    assert len(names.intersection(asked)) == SHARE
     release.set()
     setup.listen("a.slow.test:1")
-    assert b" 502 " in read_all(setup.connect("a.slow.test:1"))
-    assert len(asked) == SHARE + 2, "what nobody waits for any more is not looked up"
+
+    def fail() -> None:
+        assert b" 502 " in read_all(setup.connect("a.slow.test:1"))
+
+    in_time(fail)
+    assert len(names.intersection(asked)) == SHARE, "what nobody waits for any more is not looked up"
 
 
 def test_budgets_are_kept_for_so_many_destinations_and_one_for_all_others() -> None:
@@ -233,7 +228,7 @@ def test_rules_replaced_in_the_middle_decide_nothing_wrong(setup: Setup, origin:
     def ask() -> None:
         request = f"GET http://{target}/ HTTP/1.1\r\nHost: {target}\r\n\r\n".encode()
         while not done.is_set():
-            with socket.create_connection(setup.address, 10) as client, client.makefile("rb") as answer:
+            with socket.create_connection(setup.address, 60) as client, client.makefile("rb") as answer:
                 for _ in range(20):
                     before = epoch[0]
                     client.sendall(request)

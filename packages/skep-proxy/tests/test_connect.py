@@ -13,7 +13,7 @@ import pytest
 from skep_policy import EgressEvent
 from skep_proxy.testing import Origin, read_all, read_exactly, read_head, wait_until
 
-from .conftest import Make, Serve, Setup
+from .conftest import Make, Serve, Setup, in_time, reserved_port
 
 
 def echo(sock: socket.socket) -> None:
@@ -44,7 +44,7 @@ def test_allowed_name_is_reached_and_a_sibling_is_not(setup: Setup, origin: Orig
 def test_curl_through_the_proxy(setup: Setup, origin: Origin) -> None:
     setup.names["good.test"] = "127.0.0.1"
     setup.listen(f"good.test:{origin.port}")
-    base = ["curl", "-sS", "-m", "10", "-p", "-x", f"http://127.0.0.1:{setup.address[1]}"]
+    base = ["curl", "-sS", "-m", "60", "-p", "-x", f"http://127.0.0.1:{setup.address[1]}"]
     good = subprocess.run([*base, f"http://good.test:{origin.port}/"], capture_output=True, text=True, check=False)
     assert good.stdout == "origin ok\n", good.stderr
     bad = subprocess.run([*base, f"http://bad.test:{origin.port}/"], capture_output=True, text=True, check=False)
@@ -154,11 +154,11 @@ def test_what_follows_urgent_data_is_not_left_behind(setup: Setup, serve: Serve)
         sock.send(b"before")
         sock.send(b"!", socket.MSG_OOB)
         sock.send(b"behind")
-        answered.wait(10)
+        answered.wait(60)
 
     origin = serve(urgent)
     client = setup.listen(f"localhost:{origin.port}").tunnel(f"localhost:{origin.port}", b"x")
-    client.settimeout(5)
+    client.settimeout(60)
     seen = b""
     while not seen.endswith(b"behind"):
         seen += client.recv(100)
@@ -220,20 +220,23 @@ def test_a_client_that_does_not_read_holds_the_server_up_and_nothing_grows(setup
     assert len(read_exactly(tunnel, 2 * settled)) == 2 * settled, "and goes on once it reads"
 
 
-def test_silence_is_no_reason_to_cut(small: Setup, serve: Serve) -> None:
+def test_silence_is_no_reason_to_cut(hasty: Setup, serve: Serve) -> None:
     origin = serve(echo)
-    small.listen(f"localhost:{origin.port}")
-    tunnel = small.tunnel(f"localhost:{origin.port}")
+    hasty.listen(f"localhost:{origin.port}")
+    tunnel = in_time(lambda: hasty.tunnel(f"localhost:{origin.port}"))
     threading.Event().wait(1)  # five times every limit of this proxy
     tunnel.sendall(b"x")
     assert tunnel.recv(1) == b"x"
 
 
-def test_silent_client_is_closed_after_the_handshake_time(small: Setup) -> None:
-    small.listen("example.com")
-    assert small.client().recv(100) == b""
-    slow = read_all(small.client(b"CONNECT exa"))
-    assert slow.startswith(b"HTTP/1.1 408 ")
+def test_silent_client_is_closed_after_the_handshake_time(hasty: Setup) -> None:
+    hasty.listen("example.com")
+    assert hasty.client().recv(100) == b""
+
+    def begin() -> None:
+        assert read_all(hasty.client(b"CONNECT exa")).startswith(b"HTTP/1.1 408 ")
+
+    in_time(begin)
 
 
 def test_head_that_never_ends_is_refused(small: Setup) -> None:
@@ -243,11 +246,10 @@ def test_head_that_never_ends_is_refused(small: Setup) -> None:
 
 
 def test_refused_connection_is_a_502_that_says_so(setup: Setup) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
     setup.names["dead.test"] = "127.0.0.1"
-    setup.listen(f"dead.test:{port}")
-    answer = read_all(setup.connect(f"dead.test:{port}"))
+    with reserved_port() as port:
+        setup.listen(f"dead.test:{port}")
+        answer = read_all(setup.connect(f"dead.test:{port}"))
     assert answer.startswith(b"HTTP/1.1 502 ") and b"X-Skep-Reason: connrefused" in answer
     assert setup.events.wait(lambda events: len(events.closed) == 1)
     assert setup.events.closed[0].error == "connrefused"
@@ -266,7 +268,7 @@ def test_resolver_that_hangs_is_a_504(make: Make) -> None:
     release = threading.Event()
 
     def hang(host: str, port: int) -> list[str]:
-        release.wait(10)
+        release.wait(60)
         return ["127.0.0.1"]
 
     setup = make(limits=Limits(dial=0.2), resolve=hang).listen("slow.test")

@@ -37,7 +37,7 @@ def test_a_connection_that_takes_its_time_becomes_a_tunnel(setup: Setup) -> None
         while True:
             sock = listener.accept()[0]
             accepted.append(sock)
-            sock.settimeout(10)
+            sock.settimeout(60)
             if data := sock.recv(100):
                 sock.sendall(b"got " + data)
                 return
@@ -54,7 +54,7 @@ def test_a_connection_that_takes_its_time_becomes_a_tunnel(setup: Setup) -> None
             part = client.recv(1000)
             assert part, answer
             answer += part
-        server.join(10)
+        server.join(60)
     assert answer.startswith(b"HTTP/1.1 200 ")
     for sock in accepted:
         sock.close()

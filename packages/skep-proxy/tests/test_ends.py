@@ -65,7 +65,7 @@ def test_a_client_that_only_stopped_sending_still_gets_its_tunnel(setup: Setup, 
     answer = threading.Event()
 
     def resolve(host: str, port: int) -> list[str]:
-        answer.wait(10)
+        answer.wait(60)
         return ["127.0.0.1"]
 
     setup.proxy._engine.resolver._resolve = resolve  # pyright: ignore[reportPrivateUsage]
@@ -157,12 +157,12 @@ def test_what_comes_during_the_end_is_served_or_refused_and_nothing_of_it_stays(
 
         thread = threading.Thread(target=connect)
         thread.start()
-        assert started.wait(10)
+        assert started.wait(60)
         proxy.close()
-        thread.join(10)
+        thread.join(60)
         assert not thread.is_alive()
         for end in ends:
-            end.settimeout(10)
+            end.settimeout(60)
             assert end.recv(1) == b"", "its other end is closed"
             end.close()
 
@@ -170,8 +170,9 @@ def test_what_comes_during_the_end_is_served_or_refused_and_nothing_of_it_stays(
 class Stuck(socket.socket):
     """A listener whose `accept` another holder has made block."""
 
-    entered = threading.Event()
-    release = threading.Event()
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.release = threading.Event(), threading.Event()
 
     def accept(self) -> tuple[socket.socket, object]:
         self.entered.set()
@@ -187,10 +188,10 @@ def test_a_listener_that_blocks_does_not_hold_up_who_closes_it(monkeypatch: pyte
         listener.listen()
         accepting = Acceptor(engine, engine.scope(Rules.build()), [(listener, False)])
         with socket.create_connection(listener.getsockname()):
-            assert listener.entered.wait(10)
+            assert listener.entered.wait(60)
             closing = threading.Thread(target=accepting.abort)
             closing.start()
-            closing.join(10)
+            closing.join(60)
             assert not closing.is_alive() and not listener.release.is_set()
         listener.release.set()
         assert engine.acceptors == {accepting}, "until its thread has ended"
@@ -206,7 +207,7 @@ def test_askers_whose_name_servers_are_silent_hold_up_nobody_else(make: Make, se
     def resolve(host: str, port: int) -> list[str]:
         asked.append(host)
         if "silent" in host:
-            answer.wait(30)
+            answer.wait(60)
         return ["127.0.0.1"]
 
     setup = make(resolve=resolve)
@@ -239,7 +240,7 @@ def test_what_is_submitted_without_end_does_not_starve_connections() -> None:
     thread = threading.Thread(target=loop.run, daemon=True)
     thread.start()
     os.write(writing, b"x")
-    thread.join(10)
+    thread.join(60)
     assert not thread.is_alive()
     loop.close()
     os.close(reading)

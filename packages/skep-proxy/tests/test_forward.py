@@ -11,9 +11,10 @@ import subprocess
 import threading
 
 import pytest
+from skep_proxy import Limits
 from skep_proxy.testing import Origin, read_all, read_exactly, read_head, wait_until
 
-from .conftest import Serve, Setup
+from .conftest import Make, Serve, Setup, in_time
 
 NAMES = ("good.test", "other.test", "bad.test")
 
@@ -268,7 +269,7 @@ def test_piece_of_a_stream_arrives_before_the_next_is_made(setup: Setup, serve: 
         sock.sendall(b"HTTP/1.1 200 OK\r\n" + framing + b"\r\n")
         for piece in (b"first", b"second"):
             sock.sendall(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
-            go_on.wait(10)
+            go_on.wait(60)
         sock.sendall(b"0\r\n\r\n" if chunked else b"")
 
     origin = serve(handler)
@@ -461,23 +462,27 @@ def test_killed_client_ends_the_request_at_the_server(setup: Setup, serve: Serve
     assert setup.events.wait(lambda events: len(events.closed) == 1)
 
 
-def test_idle_connection_between_requests_is_closed(small: Setup, serve: Serve) -> None:
+def test_idle_connection_between_requests_is_closed(make: Make, serve: Serve) -> None:
     origin = serve()
-    ready(small, origin.port)
-    client = small.client(get(origin.port))
+    setup = ready(make(limits=Limits(keep_alive=0.3)), origin.port)
+    client = setup.client(get(origin.port))
     read_response(client)
     assert client.recv(1) == b""
 
 
-def test_slow_response_is_waited_for(small: Setup, serve: Serve) -> None:
+def test_slow_response_is_waited_for(hasty: Setup, serve: Serve) -> None:
     def handler(sock: socket.socket) -> None:
         read_head(sock)
         threading.Event().wait(1)
         sock.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
     origin = serve(handler)
-    ready(small, origin.port)
-    assert read_response(small.client(get(origin.port)))[1] == b"ok"
+    ready(hasty, origin.port)
+
+    def fetch() -> None:
+        assert read_response(hasty.client(get(origin.port)))[1] == b"ok"
+
+    in_time(fetch)
 
 
 def test_budget_counts_heads_and_bodies(setup: Setup, serve: Serve) -> None:
@@ -504,7 +509,7 @@ def test_byte_counts_are_what_the_client_saw(setup: Setup, serve: Serve) -> None
 def test_curl_in_all_its_ways(setup: Setup, serve: Serve) -> None:
     origin = serve(echo_body)
     ready(setup, origin.port)
-    base = ["curl", "-sS", "-m", "10", "-x", f"http://127.0.0.1:{setup.address[1]}", f"http://good.test:{origin.port}/"]
+    base = ["curl", "-sS", "-m", "60", "-x", f"http://127.0.0.1:{setup.address[1]}", f"http://good.test:{origin.port}/"]
     body = os.urandom(3 << 20)
     expected = hashlib.sha256(body).hexdigest()
     for how in (["-T", "-"], ["--data-binary", "@-"], ["-0", "--data-binary", "@-"]):

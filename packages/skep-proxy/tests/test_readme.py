@@ -16,6 +16,8 @@ from skep_policy import Rules
 from skep_proxy.arguments import parser
 from skep_proxy.config import parse_file
 
+from .conftest import reserved_port
+
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 ENVIRON = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
 ENVIRON["PATH"] = f"{Path(sys.executable).parent}:{ENVIRON['PATH']}"
@@ -40,18 +42,18 @@ def test_command_example() -> None:
     script = blocks("sh")[0].replace("pip install skep-proxy\n", "").replace("127.0.0.1:3128", "127.0.0.1:$PORT")
     script = script.replace(
         "&\n",
-        "& pid=$!; for i in {1..200}; do (: > /dev/tcp/127.0.0.1/$PORT) 2>/dev/null && break; sleep 0.1; done\n",
+        "& pid=$!; for i in {1..500}; do (: > /dev/tcp/127.0.0.1/$PORT) 2>/dev/null && break; sleep 0.1; done\n",
         1,
     )
-    port = str(20000 + os.getpid() % 10000)
-    done = subprocess.run(
-        ["bash", "-c", f"PORT={port}; {script}\nkill $pid; wait $pid"],
-        capture_output=True,
-        text=True,
-        env=ENVIRON,
-        timeout=60,
-        check=False,
-    )
+    with reserved_port() as port:
+        done = subprocess.run(
+            ["bash", "-c", f"PORT={port}; {script}\nkill $pid; wait $pid"],
+            capture_output=True,
+            text=True,
+            env=ENVIRON,
+            timeout=60,
+            check=False,
+        )
     assert done.stdout == SAID, done.stderr
 
 

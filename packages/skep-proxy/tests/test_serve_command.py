@@ -12,7 +12,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,16 @@ from skep_policy import Decision, Verdict
 from skep_proxy.daemon import Log
 from skep_proxy.testing import Origin, read_all, wait_until
 
+from .conftest import refused, reserved_port
+
 Address = tuple[str, int]
+Held = Callable[[AbstractContextManager[int]], int]
+
+
+@pytest.fixture
+def held(nothing_leaks: None) -> Iterator[Held]:
+    with contextlib.ExitStack() as stack:
+        yield stack.enter_context
 
 
 class Server:
@@ -44,7 +54,7 @@ class Server:
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @contextlib.contextmanager
@@ -65,7 +75,7 @@ def serving(tmp_path: Path, *arguments: str, **options: object) -> Generator[Ser
 
 
 def get(address: Address, url: str) -> bytes:
-    with socket.create_connection(address, 10) as sock:
+    with socket.create_connection(address, 60) as sock:
         sock.sendall(f"GET {url} HTTP/1.0\r\n\r\n".encode())
         return read_all(sock)
 
@@ -77,25 +87,17 @@ def test_serves_what_flags_allow_and_ends_gracefully(tmp_path: Path, origin: Ori
         (address,) = server.addresses()
         assert b"origin ok" in get(address, f"http://localhost:{origin.port}/")
         assert b" 403 " in get(address, "http://bad.test/")
-        with socket.create_connection(address, 10) as tunnel:
+        with socket.create_connection(address, 60) as tunnel:
             tunnel.sendall(f"CONNECT localhost:{origin.port} HTTP/1.1\r\n\r\n".encode())
             assert b" 200 " in tunnel.recv(100)
             server.process.send_signal(signal.SIGTERM)
             assert wait_until(lambda: refused(address))
             tunnel.sendall(b"GET / HTTP/1.0\r\n\r\n")
             assert b"origin ok" in read_all(tunnel), "an open tunnel has time to end"
-        assert server.process.wait(20) == 0
+        assert server.process.wait(60) == 0
     events = [json.loads(line) for line in log.read_text().splitlines()]
     assert [event["type"] for event in events] == ["decision", "closed", "decision", "decision", "closed"]
     assert log.stat().st_mode & 0o777 == 0o600
-
-
-def refused(address: Address) -> bool:
-    try:
-        socket.create_connection(address, 5).close()
-    except ConnectionRefusedError:
-        return True
-    return False
 
 
 def test_a_listener_where_nothing_is_allowed_is_told_of(tmp_path: Path) -> None:
@@ -122,7 +124,7 @@ def test_reload_replaces_rules_and_keeps_tunnels(tmp_path: Path, origin: Origin)
     config.write_text(text)
     with serving(tmp_path, "--config", str(config)) as server:
         (address,) = server.addresses()
-        with socket.create_connection(address, 10) as tunnel:
+        with socket.create_connection(address, 60) as tunnel:
             tunnel.sendall(f"CONNECT localhost:{origin.port} HTTP/1.1\r\n\r\n".encode())
             assert b" 200 " in tunnel.recv(100)
             config.write_text("nonsense = 1")
@@ -187,9 +189,8 @@ def test_a_line_of_the_log_that_was_cut_short_spoils_no_other(tmp_path: Path) ->
     os.close(log._fd)  # pyright: ignore[reportPrivateUsage]
 
 
-def test_a_scraper_that_takes_its_time_holds_up_the_next_for_a_moment_only(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+def test_a_scraper_that_takes_its_time_holds_up_the_next_for_a_moment_only(tmp_path: Path, held: Held) -> None:
+    port = held(reserved_port())
     code = (
         "import sys, skep_proxy.daemon as daemon, skep_proxy.__main__ as command; daemon.METRICS_PATIENCE = 0.5; "
         "sys.exit(command.main(sys.argv[1:]))"
@@ -197,7 +198,7 @@ def test_a_scraper_that_takes_its_time_holds_up_the_next_for_a_moment_only(tmp_p
     argv = ["serve", "--listen", "127.0.0.1:0", "--metrics", f"127.0.0.1:{port}"]
     with serving(tmp_path, *argv, program=["-c", code]) as server, contextlib.ExitStack() as stack:
         assert server.addresses()
-        slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), 10))
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", port), 60))
         ended = threading.Event()
 
         def dribble() -> None:
@@ -227,14 +228,14 @@ def test_a_listener_that_a_reload_drops_serves_nobody_any_more(tmp_path: Path, o
         assert server.said(f"listening on {unix}")
         plain, control = (stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(2))
         for sock in (plain, control):
-            sock.settimeout(10)
+            sock.settimeout(60)
             sock.connect(str(unix))
         with socket.create_server(("127.0.0.1", 0)) as mine:
             address = mine.getsockname()
             offer = b'SKEP-HANDOFF 1 {"listen": [{"kind": "proxy", "address": "127.0.0.1", "port": 1}]}\n'
             socket.send_fds(control, [offer], [mine.fileno()])
             assert control.recv(100) == b"go\n"
-        tunnel = stack.enter_context(socket.create_connection(address, 10))
+        tunnel = stack.enter_context(socket.create_connection(address, 60))
         tunnel.sendall(f"CONNECT localhost:{origin.port} HTTP/1.1\r\n\r\n".encode())
         assert b" 200 " in tunnel.recv(100)
         plain.sendall(request)
@@ -250,9 +251,8 @@ def test_a_listener_that_a_reload_drops_serves_nobody_any_more(tmp_path: Path, o
         assert b"origin ok" in read_all(tunnel)
 
 
-def test_workers_share_a_listener_and_add_up_their_counters(tmp_path: Path, origin: Origin) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
-        port, metrics = one.getsockname()[1], two.getsockname()[1]
+def test_workers_share_a_listener_and_add_up_their_counters(tmp_path: Path, origin: Origin, held: Held) -> None:
+    port, metrics = held(reserved_port()), held(reserved_port())
     arguments = (
         "--listen",
         f":{port}",
@@ -267,7 +267,7 @@ def test_workers_share_a_listener_and_add_up_their_counters(tmp_path: Path, orig
         assert wait_until(lambda: not refused(("127.0.0.1", port)))
         for _ in range(10):
             assert b"origin ok" in get(("127.0.0.1", port), f"http://localhost:{origin.port}/")
-        with socket.create_connection(("127.0.0.1", metrics), 10) as sock:
+        with socket.create_connection(("127.0.0.1", metrics), 60) as sock:
             sock.sendall(b"GET /nothing HTTP/1.0\r\n\r\n")
             assert b" 404 " in read_all(sock)
         assert wait_until(lambda: b"\nskep_proxy_allowed_total 10\n" in scrape(metrics))
@@ -280,7 +280,7 @@ def test_workers_share_a_listener_and_add_up_their_counters(tmp_path: Path, orig
 
 
 def scrape(port: int) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), 10) as sock:
+    with socket.create_connection(("127.0.0.1", port), 60) as sock:
         sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
         return read_all(sock)
 
@@ -316,7 +316,7 @@ def running(pid: int) -> bool:
 def test_systemd_is_told_and_its_socket_is_served(tmp_path: Path) -> None:
     manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     manager.bind(str(tmp_path / "notify"))
-    manager.settimeout(10)
+    manager.settimeout(60)
     # A shell that sets LISTEN_PID to its own pid and becomes the server, as systemd does.
     with manager, socket.create_server(("127.0.0.1", 0)) as passed:
         script = 'exec 3<&"$1"; export LISTEN_PID=$$; shift; exec "$@"'
@@ -334,7 +334,7 @@ def test_systemd_is_told_and_its_socket_is_served(tmp_path: Path) -> None:
             assert b"READY=1" in manager.recv(1000)
             process.send_signal(signal.SIGTERM)
             assert b"STOPPING=1" in manager.recv(1000)
-            assert process.wait(20) == 0
+            assert process.wait(60) == 0
         finally:
             if process.poll() is None:
                 process.kill()
@@ -361,7 +361,7 @@ def test_systemd_is_told_and_its_socket_is_served(tmp_path: Path) -> None:
 )
 def test_what_is_wrong_is_told_in_one_line(tmp_path: Path, arguments: list[str], code: int, text: str) -> None:
     with serving(tmp_path, *arguments) as server:
-        assert server.process.wait(20) == code
+        assert server.process.wait(60) == code
         assert text in server.lines.splitlines()[-1] and "Traceback" not in server.lines
 
 

@@ -25,7 +25,7 @@ async def ask(address: tuple[str, int], text: str) -> bytes:
     answer = b""
     async with await anyio.connect_tcp(*address) as stream:
         await stream.send(text.encode())
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             try:
                 while True:
                     answer += await stream.receive()

@@ -10,7 +10,7 @@ import pytest
 import trustme
 from skep_proxy.testing import read_exactly
 
-from .conftest import Serve, Setup
+from .conftest import Serve, Setup, in_time
 
 CA = trustme.CA()
 CERT = CA.issue_cert("good.test", "other.test", "third.test")
@@ -19,7 +19,7 @@ CERT = CA.issue_cert("good.test", "other.test", "third.test")
 def tls_origin(sock: socket.socket) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     CERT.configure_cert(context)  # pyright: ignore[reportUnknownMemberType]
-    sock.settimeout(5)
+    sock.settimeout(60)
     try:
         with context.wrap_socket(sock, server_side=True) as tls:
             tls.sendall(tls.recv(100).upper())
@@ -99,24 +99,24 @@ def test_malformed_hello_is_cut(setup: Setup, serve: Serve) -> None:
     assert got in ([], [b""])
 
 
-def test_hello_that_stops_half_way_is_cut_in_time(small: Setup, serve: Serve) -> None:
+def test_hello_that_stops_half_way_is_cut_in_time(hasty: Setup, serve: Serve) -> None:
     got: list[bytes] = []
     port = serve(lambda sock: got.append(sock.recv(100))).port
-    small.listen(f"localhost:{port}")
-    tunnel = small.tunnel(f"localhost:{port}")
+    hasty.listen(f"localhost:{port}")
+    tunnel = in_time(lambda: hasty.tunnel(f"localhost:{port}"))
     tunnel.sendall(b"\x16\x03\x01\x00\xff\x01")
     with pytest.raises(ConnectionResetError):
         tunnel.recv(1)
 
 
-def test_client_that_says_nothing_hears_the_server_and_is_not_timed(small: Setup, serve: Serve) -> None:
+def test_client_that_says_nothing_hears_the_server_and_is_not_timed(hasty: Setup, serve: Serve) -> None:
     def handler(sock: socket.socket) -> None:
         sock.sendall(b"220 ready\r\n")
         sock.sendall(sock.recv(100))
 
     port = serve(handler).port
-    small.listen(f"localhost:{port}")
-    tunnel = small.tunnel(f"localhost:{port}")
+    hasty.listen(f"localhost:{port}")
+    tunnel = in_time(lambda: hasty.tunnel(f"localhost:{port}"))
     assert read_exactly(tunnel, 11) == b"220 ready\r\n"
     threading.Event().wait(0.5)
     tunnel.sendall(b"EHLO")

@@ -152,15 +152,15 @@ def soak(setup: Setup, serve: Serve, count: int, *, patience: float = 30) -> lis
         wrong = [*clients.wrong, *([] if reloads.result() > 10 else ["the rules were hardly replaced"])]
     if not wait_until(lambda: stats().connections == 0 and stats().tunnels == 0):
         wrong.append(f"connections that stay: {stats()}")
-    if not wait_until(lambda: sockets() <= sockets_before, 3):
+    if not wait_until(lambda: sockets() <= sockets_before, patience):
         wrong.append(f"{sockets() - sockets_before} sockets that stay")
     if len(descriptors()) > before + 2 * FREE_PIPES:
         wrong.append(f"{len(descriptors()) - before} descriptors that stay")
-    if not wait_until(lambda: threading.active_count() <= threads, 3):
+    if not wait_until(lambda: threading.active_count() <= threads, patience):
         wrong.append(f"threads that stay: {threading.enumerate()}")
     if any(host != "localhost" for host, _ in setup.events.allowed()):
         wrong.append("something else was allowed")
-    if not wait_until(lambda: len(setup.events.allowed()) == len(setup.events.closed), 3):
+    if not wait_until(lambda: len(setup.events.allowed()) == len(setup.events.closed), patience):
         wrong.append(f"{len(setup.events.allowed())} beginnings and {len(setup.events.closed)} ends on record")
     setup.events.events.clear()
     gc.collect()

@@ -108,10 +108,10 @@ def test_curl_with_both_forms(setup: Setup, origin: Origin) -> None:
     where = f"127.0.0.1:{setup.address[1]}"
     for how, host in (("--socks5-hostname", "good.test"), ("--socks5", "127.0.0.1")):
         url = f"http://{host}:{origin.port}/"
-        done = subprocess.run(["curl", "-sS", "-m", "10", how, where, url], capture_output=True, check=False)
+        done = subprocess.run(["curl", "-sS", "-m", "60", how, where, url], capture_output=True, check=False)
         assert done.stdout == b"origin ok\n", done.stderr
     done = subprocess.run(
-        ["curl", "-sS", "-m", "10", "--socks5-hostname", where, f"http://bad.test:{origin.port}/"],
+        ["curl", "-sS", "-m", "60", "--socks5-hostname", where, f"http://bad.test:{origin.port}/"],
         capture_output=True,
         check=False,
     )

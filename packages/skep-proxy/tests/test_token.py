@@ -120,7 +120,7 @@ def test_curl_takes_it_from_the_url(locked: Setup, origin: Origin) -> None:
         pytest.skip("curl is not installed")
     for scheme, user, works in (("http", "skep", True), ("socks5h", "skep", True), ("http", "other", False)):
         url = f"{scheme}://{user}:{TOKEN}@127.0.0.1:{locked.address[1]}"
-        command = ["curl", "-sS", "-m", "10", "--noproxy", "", "-x", url, f"http://localhost:{origin.port}/"]
+        command = ["curl", "-sS", "-m", "60", "--noproxy", "", "-x", url, f"http://localhost:{origin.port}/"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ("origin ok" in done.stdout) is works, done.stderr
 

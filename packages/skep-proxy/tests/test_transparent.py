@@ -20,7 +20,7 @@ LOOKUP = """
 def lookup(name, kind, server="127.0.0.1"):
     labels = b"".join(bytes((len(part),)) + part.encode() for part in name.split("."))
     sock = socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM)
-    sock.settimeout(5)
+    sock.settimeout(60)
     sock.connect((server, 53))
     sock.send(struct.pack("!6H", 7, 0x100, 1, 0, 0, 0) + labels + struct.pack("!BHH", 0, kind, 1))
     answer = sock.recv(1000)
@@ -31,7 +31,7 @@ def lookup(name, kind, server="127.0.0.1"):
 
 def get(address, port):
     try:
-        with socket.create_connection((address, port), 5) as sock:
+        with socket.create_connection((address, port), 60) as sock:
             sock.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
             return sock.makefile("rb").read().partition(b"\\r\\n\\r\\n")[2].decode().strip()
     except OSError as error:
@@ -111,7 +111,7 @@ def test_proxy_port_inside_speaks_like_any_other(setup: Setup, origin: Origin) -
     rules = Rules.build(allow=[f"localhost:{origin.port}"])
     code = f"""
 for host in ("localhost", "bad.test"):
-    sock = socket.create_connection(("127.0.0.1", 3128), 5)
+    sock = socket.create_connection(("127.0.0.1", 3128), 60)
     sock.sendall(b"GET http://%b:{origin.port}/ HTTP/1.0\\r\\n\\r\\n" % host.encode())
     print(sock.makefile("rb").read().decode().split()[1])
 """
@@ -137,7 +137,7 @@ origin = Origin(host="0.0.0.0")
 for private in ([], ["host.test"]):
     with Proxy(resolve=Table({"host.test": "8.8.8.8"})) as proxy:
         rules = Rules.build(allow=[f"host.test:{origin.port}"], private=private)
-        with inside.socket.create_connection(proxy.listen_tcp("127.0.0.1", 0, rules), 5) as client:
+        with inside.socket.create_connection(proxy.listen_tcp("127.0.0.1", 0, rules), 60) as client:
             client.sendall(f"GET http://host.test:{origin.port}/ HTTP/1.0\\r\\n\\r\\n".encode())
             print(read_all(client).split()[1].decode())
 origin.close()

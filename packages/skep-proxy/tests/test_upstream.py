@@ -14,7 +14,7 @@ from skep_proxy.ask import Refused, ask
 from skep_proxy.testing import Origin, read_all, read_exactly, read_head
 from skep_proxy.upstream import Hop, parse_hop
 
-from .conftest import Make, Serve
+from .conftest import Make, Serve, reserved_port
 
 
 def hop_for(environ: dict[str, str], host: str, port: int = 443, *, plain: bool = False) -> tuple[str, int] | None:
@@ -173,14 +173,14 @@ def test_upstream_that_refuses_is_a_502_without_secrets(make: Make, serve: Serve
 
 
 def test_upstream_that_is_down_is_a_502(make: Make) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        hop = Hop("127.0.0.1", listener.getsockname()[1])
-    setup = make(upstream=Upstream(hop, hop)).listen("good.test")
-    for told in (
-        read_all(setup.connect("good.test:443")),
-        read_all(setup.client(b"GET http://good.test/ HTTP/1.0\r\n\r\n")),
-    ):
-        assert b" 502 " in told and b"upstream proxy" in told and b"127.0.0.1" not in told
+    with reserved_port() as port:
+        hop = Hop("127.0.0.1", port)
+        setup = make(upstream=Upstream(hop, hop)).listen("good.test")
+        for told in (
+            read_all(setup.connect("good.test:443")),
+            read_all(setup.client(b"GET http://good.test/ HTTP/1.0\r\n\r\n")),
+        ):
+            assert b" 502 " in told and b"upstream proxy" in told and b"127.0.0.1" not in told
     why = f"upstream proxy: 127.0.0.1:{hop.port}: Connection refused"
     assert setup.events.wait(lambda events: [event.unreached for event in events.closed] == [why] * 2)
 

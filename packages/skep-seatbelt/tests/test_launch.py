@@ -248,7 +248,7 @@ def test_the_users_terminal_is_refused_and_an_own_one_works(place: Place):
     name = own.name
     own.close()
     os.close(user)
-    reader.join(5)
+    reader.join(60)
     assert ended.exit_code == 0 and name.encode() in seen and b"got hello" in seen, bytes(seen)
 
 

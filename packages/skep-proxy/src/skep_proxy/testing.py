@@ -17,8 +17,8 @@ from skep_policy import Closed, Decision, EgressEvent
 
 Handler = Callable[[socket.socket], None]
 
-PATIENCE = 10.0
-"""Seconds that `Recorder.wait` and an origin's sockets wait."""
+PATIENCE = 60.0
+"""Seconds that `Recorder.wait` and an origin's sockets wait for what does not come, however busy the machine is."""
 
 
 class Recorder:
