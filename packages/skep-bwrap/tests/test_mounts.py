@@ -212,7 +212,7 @@ def test_a_hide_in_a_closed_folder_of_another_user_is_laid_over_the_folder(eithe
     hides = (rule(folder / "home/.ssh", Access.HIDDEN), rule(folder / "home/absent", Access.HIDDEN, "absent"))
     result = either.sh(f"cat {folder}/home/.ssh/key; ls {folder}", hides=hides)
     assert result.out == "home\n" and "Permission denied" in result.err
-    assert f"--tmpfs '{folder}/home'" in result.outcome.evidence
+    assert f"cover='dir {folder}/home'" in result.outcome.evidence
 
 
 NETWORKED = """

@@ -12,8 +12,8 @@
 5. every other socket of the host that is visible by now, covered
 6. all that only stands in memory closed for writing, but /tmp, /var/tmp and /dev/shm
 
-bwrap reads the mount table anew for each bind, which is quadratic, and takes 9,000 arguments. So where there are many
-single covers, those that nothing else depends on are left to the shim (`divide`), which does ten thousand in a moment.
+bwrap reads the mount table anew for each bind, which is quadratic, and takes 9,000 arguments. So single covers, which
+nothing else depends on, are left to the shim (`divide`), which does ten thousand in a moment.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ PROC_READ_ONLY: Final = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "sc
 NOTHING: Final = "/run/skep/nothing"
 """A node that cannot be opened, and beside it a folder that cannot be entered: what the shim covers with."""
 VOID: Final = "/run/skep/void"
-MOUNTS_BY_BWRAP: Final = 100
 NEVER_ROOTS: Final = ("/", "/proc", "/sys", "/dev")
 
 
@@ -265,49 +264,43 @@ def closing_ops(boundary: Boundary, rules: Sequence[PathRule]) -> Iterator[Op]:
 
 
 class Cover(Value):
-    """A mount the shim makes: `file` and `dir` hide the path, `keep` makes a file read-only, `pin` makes a folder a
-    mount point, `socket` hides what may be gone by then.
+    """A mount the shim makes: `file` and `dir` hide the path, `keep` makes a file read-only, `knob` what of the
+    kernel's there is, `pin` makes a folder a mount point, `socket` hides what may be gone by then.
     """
 
-    kind: Literal["pin", "keep", "file", "dir", "socket"]
+    kind: Literal["pin", "keep", "knob", "file", "dir", "socket"]
     path: str
 
 
 def divide(planned: Stages, boundary: Boundary) -> tuple[list[Op], list[Cover]]:
     """What bwrap is to mount, and what the shim may after it, in this order: pins, shallow to deep, then the rest.
 
-    Sockets are always the shim's: they come and go, and bwrap would make a file where one has just gone.
+    Sockets must be the shim's: they come and go, and bwrap would make a file where one has just gone.
     """
-    ops, pinned, covers = [*planned.first, *planned.last], list[Cover](), list[Cover]()
-    if len(ops) > MOUNTS_BY_BWRAP:
-        ops, pinned, covers = _left_to_the_shim(ops, boundary)
-    covers += [Cover("socket", mask.dest) for mask in planned.sockets]
-    if covers:
-        place = ops.index(RemountReadOnly("/dev"))
-        ops[place:place] = [Bind("/dev/null", NOTHING, "ro"), Tmpfs(VOID, 0), RemountReadOnly(VOID)]
-    return ops, [*pinned, *covers]
-
-
-def _left_to_the_shim(ops: Sequence[Op], boundary: Boundary) -> tuple[list[Op], list[Cover], list[Cover]]:
     roots = {root.path for root in boundary.roots}
     files = {rule.path for rule in boundary.protects if rule.kind == "file"}
     kept: list[Op] = []
     pinned: list[Cover] = []
     covers: list[Cover] = []
-    for op in ops:
+    for op in (*planned.first, *planned.last):
         match op:
-            case Bind("/dev/null", dest, "ro", _) if not below(dest, "/proc"):
+            case Bind("/dev/null", dest, "ro", _):
                 covers.append(Cover("file", dest))
             case Bind(_, dest, "ro", _) if dest in files:
                 covers.append(Cover("keep", dest))
+            case Bind(_, dest, "ro", True) if below(dest, "/proc"):
+                covers.append(Cover("knob", dest))
             case Bind(_, dest, "rw", _) if dest not in roots:
                 pinned.append(Cover("pin", dest))
-            case Tmpfs(dest, 0, _) if not below(dest, "/sys"):
+            case Tmpfs(dest, 0, _):
                 covers.append(Cover("dir", dest))
+            case RemountReadOnly("/dev"):  # /run is closed after it
+                kept += [Bind("/dev/null", NOTHING, "ro"), Tmpfs(VOID, 0), RemountReadOnly(VOID), op]
             case _:
                 kept.append(op)
     left = {cover.path for cover in covers}
-    return [op for op in kept if not (isinstance(op, RemountReadOnly) and op.dest in left)], pinned, covers
+    ops = [op for op in kept if not (isinstance(op, RemountReadOnly) and op.dest in left)]
+    return ops, [*pinned, *covers, *(Cover("socket", mask.dest) for mask in planned.sockets)]
 
 
 def destinations(ops: Sequence[Op], boundary: Boundary) -> Iterator[tuple[str, str]]:

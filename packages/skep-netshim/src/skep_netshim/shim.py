@@ -319,22 +319,24 @@ NOTHING, VOID = b"/run/skep/nothing", b"/run/skep/void"
 
 
 def cover(records: List[bytes]) -> None:
-    """Mounts that bwrap was not asked for, since there are too many or their places may be gone: each `KIND PATH`."""
-    mount = c_function("mount")
+    """Mounts that bwrap was not asked for, as it takes long over each or the place may be gone: each `KIND PATH`."""
+    mount, sources = c_function("mount"), {b"file": NOTHING, b"socket": NOTHING, b"dir": VOID}
     for record in records:
         kind, _, path = record.partition(b" ")
         if kind == b"pin":
             source, flags = path, MS_BIND | MS_REC
         else:
-            source, flags = {b"file": NOTHING, b"socket": NOTHING, b"dir": VOID, b"keep": path}[kind], MS_BIND
+            source, flags = sources.get(kind, path), MS_BIND
         try:
             checked(mount(source, path, None, flags, None), os.fsdecode(path))
-            if kind == b"keep":
+            if kind in (b"keep", b"knob"):
                 flags = os.statvfs(path).f_flag & KEPT_FLAGS | MS_REMOUNT | MS_BIND | MS_RDONLY
                 checked(mount(None, path, None, flags, None), os.fsdecode(path))
         except OSError as error:
             # Gone, replaced by a folder, or in a folder of somebody else's that is closed to us as it is to the worker.
             if kind == b"socket" and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+                continue
+            if kind == b"knob" and error.errno == errno.ENOENT:
                 continue
             raise Refused("%s cannot be covered" % error) from None
 
