@@ -13,7 +13,7 @@ from skep_policy.facts import own_code
 from skep_policy.value import Value
 
 from .mountinfo import Mount, parse
-from .sockets import census, pipes
+from .sockets import census, pipes, processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -92,7 +92,8 @@ class HostFacts(Value):
         uname = os.uname()
         with open("/proc/self/mountinfo", errors="surrogateescape", newline="\n") as table:
             mounts = parse(table.read())
-        found = census(mounts)
+        pids = processes()
+        found = census(mounts, pids)
         own: dict[str, str] = {}
         for name in NAMESPACES:
             try:
@@ -109,7 +110,7 @@ class HostFacts(Value):
             namespaces=own,
             sockets=found.sockets,
             lost=found.lost,
-            pipes=tuple(pipes()),
+            pipes=tuple(pipes(pids)),
             run_kept=tuple(path for path in RUN_KEPT if os.path.exists(path)),
             links={f"/{name}": os.readlink(f"/{name}") for name in os.listdir("/") if os.path.islink(f"/{name}")},
             resolv_conf=_real_file("/etc/resolv.conf"),

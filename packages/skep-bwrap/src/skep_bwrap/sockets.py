@@ -59,13 +59,15 @@ class Census(Value):
     lost: tuple[str, ...]
 
 
-def census(mounts: Sequence[Mount] = ()) -> Census:
-    tables, views = look_around()
+def census(mounts: Sequence[Mount] = (), pids: Sequence[str] | None = None) -> Census:
+    """`pids` are the processes to look at, `processes()` when None."""
+    pids = processes() if pids is None else pids
+    tables, views = look_around(pids)
     names = {name for table in tables.values() for name in table}
     relative = [name for name in names if not name.startswith("/")]
     places = [name for name in names if name.startswith("/")]
     if relative:
-        places += [os.path.join(folder, name) for folder in folders_of_processes() for name in relative]
+        places += [os.path.join(folder, name) for folder in folders_of(pids) for name in relative]
     places += [place for pid, net in views for place in seen_by(pid, tables[net], mounts)]
     places += neighbours([place for place in places if not os.path.lexists(place)])
     places += single_files(mounts)
@@ -79,7 +81,7 @@ def census(mounts: Sequence[Mount] = ()) -> Census:
         missing = sockdiag.files_of(gone)
         for path in found:
             missing.pop(sockdiag.file_of(path), None)
-        located = sockdiag.find(missing, _around(missing.values(), found)) if missing else {}
+        located = sockdiag.find(missing, _around(missing.values(), found, pids)) if missing else {}
         found |= set(existing(located.values()).values())
         seen = {mount.device for mount in mounts}
         lost = {
@@ -90,11 +92,11 @@ def census(mounts: Sequence[Mount] = ()) -> Census:
     return Census(tuple(sorted(found)), tuple(sorted(lost)))
 
 
-def _around(names: Iterable[str], found: Iterable[str]) -> set[str]:
+def _around(names: Iterable[str], found: Iterable[str], pids: Sequence[str]) -> set[str]:
     """Folders in which a socket may be that is not where its name says."""
     from .sockdiag import open_folders
 
-    folders = open_folders(processes())
+    folders = open_folders(pids)
     for name in names:
         parts = name.split("/")
         if name.startswith("/proc/") and "fd" in parts:  # /proc/PID/fd/N/sub/s
@@ -105,7 +107,7 @@ def _around(names: Iterable[str], found: Iterable[str]) -> set[str]:
     return folders | {os.path.dirname(path) for path in found}
 
 
-def look_around() -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
+def look_around(pids: Sequence[str]) -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
     """The names in each network namespace that a process we may look at is in; and of each other root or mount
     namespace, one process and its network namespace.
     """
@@ -113,7 +115,7 @@ def look_around() -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
     tables = {here: parse_census(read_table("/proc/self/net/unix"))}
     roots = {_root_of("self")}
     views: list[tuple[str, str]] = []
-    for pid in processes():
+    for pid in pids:
         try:
             net = os.readlink(f"/proc/{pid}/ns/net")
             if net not in tables:
@@ -196,22 +198,28 @@ def read_table(path: str) -> str:
         return table.read(MAX_TABLE).decode(errors="surrogateescape")
 
 
-def pipes() -> list[str]:
-    """Named pipes that a process of the host has open, with links resolved: a read-only mount does not stop writing
+def pipes(pids: Iterable[str]) -> list[str]:
+    """Named pipes that one of these processes has open, with links resolved: a read-only mount does not stop writing
     to one either. Sorted, each once. What is opened after the launch is not among them.
     """
     found: set[str] = set()
-    for pid in processes():
-        folder = f"/proc/{pid}/fd"
+    for pid in pids:
         try:
-            for fd in os.listdir(folder):
-                link = os.readlink(f"{folder}/{fd}")
-                named = link.startswith("/") and not link.startswith(("/dev/", "/proc/")) and link not in found
-                if named and stat.S_ISFIFO(os.stat(f"{folder}/{fd}").st_mode):
-                    found.add(link)
+            folder = os.open(f"/proc/{pid}/fd", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
             continue
-    return sorted(path for path in found if _is_pipe(path))
+        try:
+            for fd in os.listdir(folder):
+                try:
+                    found.add(os.readlink(fd, dir_fd=folder))
+                except OSError:
+                    continue  # closed meanwhile
+        except OSError:
+            pass
+        finally:
+            os.close(folder)
+    named = [link for link in found if link.startswith("/") and not link.startswith(("/dev/", "/proc/"))]
+    return sorted(path for path in named if _is_pipe(path))
 
 
 def _is_pipe(path: str) -> bool:
@@ -221,9 +229,9 @@ def _is_pipe(path: str) -> bool:
         return False
 
 
-def folders_of_processes() -> set[str]:
+def folders_of(pids: Iterable[str]) -> set[str]:
     found: set[str] = set()
-    for pid in processes():
+    for pid in pids:
         try:
             found.add(os.readlink(f"/proc/{pid}/cwd"))
         except OSError:
@@ -232,4 +240,14 @@ def folders_of_processes() -> set[str]:
 
 
 def processes() -> list[str]:
-    return [name for name in os.listdir("/proc") if name.isdigit()]
+    """Pids of the processes whose sockets and files can be looked at. The kernel's own threads are not among them: they
+    have no program, and nothing open.
+    """
+    found: list[str] = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            os.readlink(f"/proc/{name}/exe")
+        except OSError:
+            continue
+        found.append(name)
+    return found
