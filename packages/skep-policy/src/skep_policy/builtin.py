@@ -13,16 +13,10 @@ from .facts import Facts
 
 def read_table(name: str, table: str) -> dict[str, str]:
     """One table of a data file of this package."""
-    found: dict[str, str] = {}
-    inside = False
     with open(os.path.join(os.path.dirname(__file__), name), encoding="utf-8") as file:
-        for line in file:
-            if line.startswith("["):
-                inside = line.strip() == f"[{table}]"
-            elif inside and (line[0] == '"' or line[0].isalpha()):
-                key, _, value = line.partition(" = ")
-                found[key.strip('"')] = value.strip().strip('"')
-    return found
+        text = file.read().partition(f"\n[{table}]\n")[2].partition("\n[")[0]
+    pairs = [line.partition(" = ") for line in text.split("\n") if line and line[0] != "#"]
+    return {key.strip('"'): value.strip('"') for key, _, value in pairs}
 
 
 def hidden_entries(facts: Facts) -> dict[str, dict[str, str]]:

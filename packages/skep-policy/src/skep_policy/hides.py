@@ -50,21 +50,31 @@ def hides(scope: Scope) -> tuple[list[PathRule], list[Watched]]:
 
 
 def _built_in(scope: Scope) -> Iterator[PathRule]:
-    for folder, entries in hidden_entries(scope.facts).items():
-        here = _names(folder, scope)
+    listed: dict[str, frozenset[str] | None] = {}
+    for top, entries in hidden_entries(scope.facts).items():
         for name, reason in entries.items():
-            if here is None or scope.absent_too or name.partition("/")[0] in here:
-                yield from _entry(f"{folder}/{name}", reason, scope)
+            path = f"{top}/{name}"
+            folder, _, last = path.rpartition("/")
+            if folder not in listed:
+                above, _, its_name = folder.rpartition("/")
+                around = listed.get(above)
+                absent = around is not None and its_name.casefold() not in around
+                listed[folder] = frozenset() if absent else _names(folder, scope)
+            here = listed[folder]
+            if here is None or scope.absent_too or last.casefold() in here:
+                yield from _entry(path, reason, scope)
 
 
 def _names(folder: str, scope: Scope) -> frozenset[str] | None:
-    """What stands in a folder, so that the many entries that do not need no look of their own; None where that cannot
-    be told, or where a root covers it and what is absent has to be watched.
+    """What stands in a folder, in lower case as some file systems see it, so that the many entries that do not need no
+    look of their own; None where that cannot be told, or where a root covers it and what is absent has to be watched.
     """
     place = scope.tree.place(folder or "/")
+    if place.blocked or scope.covered(place.path):
+        return None
     if place.kind == "absent":
         return frozenset()
-    return None if scope.covered(place.path) else frozenset(scope.tree.names(place.path)) or None
+    return frozenset([name.casefold() for name in scope.tree.names(place.path)]) or None
 
 
 def _entry(path: str, reason: str, scope: Scope) -> Iterator[PathRule]:

@@ -21,7 +21,7 @@ from .paths import Place, Tree
 from .protects import RUN_FOLDER, Protects
 from .scope import Scope
 from .units import parse_duration, parse_size
-from .value import replace
+from .value import held, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def resolve(
         reads=tuple(reads(scope)) if read == "minimal" else (),
         watched=tuple(
             item
-            for item in sorted({*protects.watched, *watched_hides})
+            for item in sorted({*protects.watched, *watched_hides}, key=held)
             if not _is_layered_git(item.path, scope.workspace, layered)
         ),
         mapped=mapping,
