@@ -29,8 +29,9 @@ COPY = 1 << 16
 """Bytes of one read where there is no splice."""
 
 SMALL = 1 << 14
-"""Bytes of a read that tells whether a pipe is worth while. One that brings less has emptied the socket (epoll(7)),
-which a splice that brings less has not: a pipe may be full of small packets.
+"""Bytes of a read that tells whether a pipe is worth while. One that brings less has emptied a TCP socket (epoll(7)).
+Neither has a splice that brings less, as a pipe may be full of small packets; nor has a read of a Unix socket, which
+ends behind bytes that descriptors came with.
 """
 
 TURN = 4 << 20
@@ -129,6 +130,7 @@ class Flow:
             "_pending",
             "_pipe",
             "_pipes",
+            "_tcp",
             "_yielded",
             "allowance",
             "ended",
@@ -149,9 +151,10 @@ class Flow:
         remaining: int | None = None,
         filter: Filter | None = None,
         allowance: Allowance | None = None,
+        tcp: bool = False,
     ) -> None:
         """`first` goes to the sink before anything of the source and is not counted. `remaining` bytes are the whole
-        flow; None: until the source ends.
+        flow; None: until the source ends. `tcp` says that the source is known to be a TCP socket.
         """
         self._loop = loop
         self._pipes = pipes
@@ -161,6 +164,7 @@ class Flow:
         self._copies = False
         self._bulk = False
         self._drained = False
+        self._tcp = tcp
         self._yielded = False
         self.owner = owner
         self.source = source
@@ -195,7 +199,8 @@ class Flow:
 
     def pump(self, *, more: bool = True) -> None:
         """Move bytes until the source has no more, the sink takes no more, or the turn is over. Without `more`, the
-        caller has just been told of bytes, and of no end: then a read that empties the socket is the last.
+        caller has just been told of bytes, and of no end or urgent mark: then a read that empties the socket is the
+        last, since whatever comes after that report makes a report of its own.
         """
         if self.ended or self._yielded:
             return
@@ -307,7 +312,7 @@ class Flow:
         if not data:
             return 0
         self._bulk = len(data) == size
-        self._drained = len(data) < size
+        self._drained = self._tcp and len(data) < size
         if self.filter is None:
             self._pending = data
         else:

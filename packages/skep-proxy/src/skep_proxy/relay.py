@@ -43,14 +43,15 @@ class Relay:
         to_client: bytes = b"",
         gate: Filter | None = None,
         allowance: Allowance | None = None,
+        client_tcp: bool,
         done: Callable[[Relay], None],
     ) -> None:
         self.loop = loop
         self.handshakes = handshakes
         self.client = client
         self.upstream = upstream
-        self.up = Flow(loop, pipes, self, client, upstream, filter=gate, allowance=allowance)
-        self.down = Flow(loop, pipes, self, upstream, client, first=to_client)
+        self.up = Flow(loop, pipes, self, client, upstream, filter=gate, allowance=allowance, tcp=client_tcp)
+        self.down = Flow(loop, pipes, self, upstream, client, first=to_client, tcp=True)
         self.done = done
         self.error: OSError | None = None
         self.refused: Cut | None = None

@@ -39,7 +39,7 @@ class Session:
 
     __slots__ = (
         *("admitted", "attempt", "before", "buffer", "client", "closed", "engine", "host", "looked"),
-        *("owes_end", "port", "relay", "scope", "unread", "via"),
+        *("owes_end", "port", "relay", "scope", "tcp", "unread", "via"),
     )
 
     def __init__(self, engine: Engine, scope: Scope, client: socket.socket) -> None:
@@ -59,13 +59,14 @@ class Session:
         self.unread = True
         """The client's socket may hold bytes, or an end, that the loop will not report again."""
         self.closed = False
+        self.tcp = client.family != socket.AF_UNIX
         self.admitted = scope.token is None
 
     def start(self) -> None:
         """Wait for the client to say what it wants."""
         self.engine.opened(self.scope, self)
         self.engine.handshakes.add(self, self._silent)
-        may_hand_over = self.client.family == socket.AF_UNIX and self.scope.parent is None
+        may_hand_over = not self.tcp and self.scope.parent is None
         first = self._on_first_of_unix if may_hand_over else self._on_request
         self.engine.loop.register(self.client.fileno(), first)
 
@@ -122,7 +123,7 @@ class Session:
             except OSError:
                 self.close()
                 return
-            self.unread = len(data) == COPY or mask & MORE != 0
+            self.unread = not self.tcp or len(data) == COPY or mask & MORE != 0
             if self._received(data):
                 return
 
@@ -292,6 +293,7 @@ class Session:
             to_client=to_client,
             gate=self._gate(),
             allowance=self.scope.allowance(self.host, self.port),
+            client_tcp=self.tcp,
             done=self._tunnel_done,
         )
         early, self.buffer = self.buffer, b""
