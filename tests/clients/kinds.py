@@ -180,11 +180,14 @@ async def main() -> None:
         print(await answer.text())
 asyncio.run(main())
 """,
-    "websocket_get.py": """import sys
-from websockets.sync.client import connect
-with connect(sys.argv[1]) as socket:
-    socket.send("")
-    print(socket.recv())
+    # In one thread: a TLS connection is used by one at a time (OpenSSL's threads(7)).
+    "websocket_get.py": """import asyncio, sys
+from websockets.asyncio.client import connect
+async def main() -> None:
+    async with connect(sys.argv[1]) as socket:
+        await socket.send("")
+        print(await socket.recv())
+asyncio.run(main())
 """,
     "Get.java": """import java.net.*;
 import java.net.http.*;
