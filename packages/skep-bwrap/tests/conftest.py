@@ -64,3 +64,11 @@ def either(request: pytest.FixtureRequest, base: Path) -> Iterator[Box]:
     folder = Path(tempfile.mkdtemp(dir=base))
     yield Box(folder, request.getfixturevalue(request.param))
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Path]:
+    """A folder that no process is in and that is not below /tmp."""
+    folder = Path(tempfile.mkdtemp(prefix=".skep-host-", dir=Path.home()))
+    yield folder
+    shutil.rmtree(folder)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import grp
 import os
-import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -94,14 +91,6 @@ def test_a_socket_bound_through_a_descriptor_is_found_by_its_inode(tmp_path: Pat
             assert {str(folder / "s"), str(folder / "deeper/s")} <= set(found.sockets)
     finally:
         os.close(fd)
-
-
-@pytest.fixture
-def elsewhere() -> Iterator[Path]:
-    """A folder that no process is in and that is not below /tmp."""
-    folder = Path(tempfile.mkdtemp(prefix=".skep-host-", dir=Path.home()))
-    yield folder
-    shutil.rmtree(folder)
 
 
 def test_a_socket_that_was_moved_is_found_or_told_of(elsewhere: Path) -> None:

@@ -10,6 +10,8 @@ import stat
 import struct
 from collections.abc import Iterable, Iterator
 
+from .sockets import mode_of
+
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLMSG_DONE, NLMSG_ERROR = 4, 20, 3, 2
 NLM_F_REQUEST_DUMP = 0x301
 UDIAG_SHOW_NAME, UDIAG_SHOW_VFS = 1, 2
@@ -74,8 +76,12 @@ def _parse(answer: bytes) -> Iterator[tuple[File, bytes]]:
             yield (os.makedev(device >> 20, device & 0xFFFFF), inode), found[UNIX_DIAG_NAME].rstrip(b"\0")
 
 
-def file_of(path: str) -> File:
-    info = os.lstat(path)
+def file_of(path: str) -> File | None:
+    """None when it is gone."""
+    try:
+        info = os.lstat(path)
+    except OSError:
+        return None
     return info.st_dev, info.st_ino & 0xFFFFFFFF
 
 
@@ -95,7 +101,7 @@ def find(files: dict[File, str], folders: Iterable[str]) -> dict[File, str]:
             with os.scandir(folder) as entries:
                 for _, entry in zip(range(MAX_ENTRIES), entries, strict=False):
                     file = inodes.get(entry.inode() & 0xFFFFFFFF)
-                    if file is not None and stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                    if file is not None and stat.S_ISSOCK(mode_of(entry.path)):
                         found[file] = entry.path
         except OSError:
             continue
@@ -108,10 +114,14 @@ def open_folders(processes: Iterable[str]) -> set[str]:
     for pid in processes:
         try:
             found.add(os.readlink(f"/proc/{pid}/cwd"))
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                path = os.readlink(f"/proc/{pid}/fd/{fd}")
-                if path.startswith("/") and path not in found and os.path.isdir(f"/proc/{pid}/fd/{fd}"):
-                    found.add(path)
+            descriptors = os.listdir(f"/proc/{pid}/fd")
         except OSError:
             continue
+        for fd in descriptors:
+            try:
+                path = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                continue  # closed meanwhile
+            if path.startswith("/") and path not in found and os.path.isdir(f"/proc/{pid}/fd/{fd}"):
+                found.add(path)
     return found

@@ -79,8 +79,9 @@ def census(mounts: Sequence[Mount] = (), pids: Sequence[str] | None = None) -> C
         from . import sockdiag
 
         missing = sockdiag.files_of(gone)
-        for path in found:
-            missing.pop(sockdiag.file_of(path), None)
+        for file in map(sockdiag.file_of, found):
+            if file is not None:
+                missing.pop(file, None)
         located = sockdiag.find(missing, _around(missing.values(), found, pids)) if missing else {}
         found |= set(existing(located.values()).values())
         seen = {mount.device for mount in mounts}
@@ -174,9 +175,10 @@ def neighbours(gone: Iterable[str]) -> Iterator[str]:
     for folder in {os.path.dirname(path) for path in gone}:
         try:
             with os.scandir(folder) as entries:
-                yield from [entry.path for entry in entries if stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode)]
+                paths = [entry.path for entry in entries]
         except OSError:
             continue
+        yield from [path for path in paths if stat.S_ISSOCK(mode_of(path))]
 
 
 def existing(places: Iterable[str]) -> dict[str, str]:
@@ -184,11 +186,8 @@ def existing(places: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for path in places:
         real = os.path.realpath(path)
-        try:
-            if stat.S_ISSOCK(os.lstat(real).st_mode):
-                found[path] = real
-        except OSError:
-            continue
+        if stat.S_ISSOCK(mode_of(real)):
+            found[path] = real
     return found
 
 
@@ -219,14 +218,15 @@ def pipes(pids: Iterable[str]) -> list[str]:
         finally:
             os.close(folder)
     named = [link for link in found if link.startswith("/") and not link.startswith(("/dev/", "/proc/"))]
-    return sorted(path for path in named if _is_pipe(path))
+    return sorted(path for path in named if stat.S_ISFIFO(mode_of(path)))
 
 
-def _is_pipe(path: str) -> bool:
+def mode_of(path: str) -> int:
+    """Of what stands there, links as links; 0 when nothing does any more."""
     try:
-        return stat.S_ISFIFO(os.lstat(path).st_mode)
+        return os.lstat(path).st_mode
     except OSError:
-        return False
+        return 0
 
 
 def folders_of(pids: Iterable[str]) -> set[str]:
