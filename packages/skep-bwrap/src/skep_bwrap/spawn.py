@@ -12,7 +12,6 @@ from skep_policy.value import Value
 
 from . import guardian
 from .descriptors import check_destination, high, memfd, pipe
-from .diagnose import SYSCTLS, classify
 from .errors import BackendUnavailable
 from .facts import runnable, sysctls
 from .holders import children, end_holders
@@ -198,6 +197,8 @@ class Sandbox:
                 check="set-up",
             )
         elif "ready" not in said and limit is None:
+            from .diagnose import SYSCTLS, classify
+
             raise classify(diagnostics, exit_code, sysctls(SYSCTLS))
         return Ended(
             exit_code=exit_code,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 
@@ -32,6 +33,7 @@ def main(host: Host | None = None) -> None:
 
 def dispatch(words: list[str], host: Host | None = None) -> None:
     if words[:1] == ["exec"]:
+        gc.disable()  # until the sandbox is being set up: what is made on the way there stays
         from .flags import POLICY_FLAGS, REPORT_FLAG, parse_simple
 
         simple = parse_simple(words[1:], (*POLICY_FLAGS, REPORT_FLAG))

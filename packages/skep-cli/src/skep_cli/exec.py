@@ -19,17 +19,18 @@ from skep_policy.value import replace
 from . import policies
 from .flags import Flags
 from .host import HERE, Host
-from .reportfile import Before, ReportFile
-from .screen.told import TOLD, egress_lines
 from .session import Outcome, launch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .execstate import Copies
+    from .reportfile import Before, ReportFile
 
 USAGE = 2
 CANNOT_RUN = 125
 TIMED_OUT = 124
+TOLD = 20
+"""Findings told on the terminal: a worker can make thousands."""
 CUT_SHORT = 1
 """As of a command that could not write its own output."""
 
@@ -45,7 +46,11 @@ def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
         complain(str(error))
         return USAGE
     copies: Copies | None = None
-    before = Before(flags.report)
+    before: Before | None = None
+    if flags.report is not None:
+        from .reportfile import Before
+
+        before = Before(flags.report)
     try:
         facts = Facts.gather()
         policy = policies.effective(flags, facts=facts, project=facts.cwd)
@@ -68,7 +73,8 @@ def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
         if copies is not None:
             for line in copies.remove():
                 complain(line)
-        before.remove_unwritten()
+        if before is not None:
+            before.remove_unwritten()
 
 
 def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, own: dict[str, str], host: Host) -> int:
@@ -95,6 +101,8 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
     report: ReportFile | None = None
     try:
         if flags.report is not None:
+            from .reportfile import ReportFile
+
             report = ReportFile(os.path.join(facts.cwd, flags.report), boundary)
         outcome = launch(
             boundary,
@@ -150,7 +158,10 @@ def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
         lines.append(f"not all of the output arrived: {os.strerror(outcome.output_error)}")
     if outcome.limit is not None:
         lines.append(f"{limit_words(outcome.limit)}; --{outcome.limit} raises it")
-    lines += egress_lines(outcome.egress)
+    if outcome.egress.denied or outcome.egress.allowed:
+        from .screen.told import egress_lines
+
+        lines += egress_lines(outcome.egress)
     # What was moved away comes first: a worker can make any number of the others.
     found = sorted(outcome.findings, key=lambda finding: finding.kind == "appeared")
     lines += [f"{finding.path}: {finding.kind}: {finding.detail}" for finding in found[:TOLD]]

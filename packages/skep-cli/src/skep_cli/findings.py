@@ -40,7 +40,9 @@ def look_after(boundary: Boundary, quarantine: str) -> list[Finding]:
     worker closed on the way are opened.
     """
     findings: list[Finding] = []
-    for watched in (*boundary.watched, *_appeared(boundary)):
+    roots = _plain_roots(boundary)
+    there = [watched for watched in boundary.watched if not _is_absent(watched.path, roots)]
+    for watched in (*there, *_appeared(boundary)):
         try:
             findings += _looked_at(watched, boundary, quarantine)
         except OSError as error:
@@ -52,6 +54,27 @@ def look_after(boundary: Boundary, quarantine: str) -> list[Finding]:
         except OSError as error:
             findings.append(Finding("unreadable", _text(link), f"it was a link to {text} ({error.strerror})"))
     return findings
+
+
+def _plain_roots(boundary: Boundary) -> dict[str, str]:
+    """The folder of the host by the writable root it is, of those that no overlay keeps apart."""
+    roots = [root.path for root in boundary.roots if not any(below(root.path, seen) for seen in boundary.overlays)]
+    found = {path: boundary.mapped.get(path, path) for path in roots}
+    return {path: host for path, host in found.items() if os.path.isdir(host)}
+
+
+def _is_absent(path: str, roots: dict[str, str]) -> bool:
+    """Whether nothing stands at a name right in a root, where no way to it could have been bent: nearly all are."""
+    folder, _, name = path.rpartition("/")
+    if folder not in roots:
+        return False
+    try:
+        os.lstat(f"{roots[folder]}/{name}")
+    except FileNotFoundError:
+        return True
+    except OSError:
+        pass
+    return False
 
 
 def _appeared(boundary: Boundary) -> list[Watched]:

@@ -5,6 +5,7 @@ event.
 from __future__ import annotations
 
 import _socket
+import gc
 import os
 import sys
 
@@ -18,7 +19,6 @@ from skep_policy.value import Record
 
 from . import terminal
 from .covers import Covers
-from .findings import look_after
 from .host import HERE, NO_BACKEND_FIX, Host
 
 TYPE_CHECKING = False
@@ -186,6 +186,13 @@ def look_there_last(boundary: Boundary) -> None:
     sys.path.sort(key=lambda entry: boundary.access_to(os.path.realpath(entry)) == Access.WRITE)
 
 
+def look_afterwards() -> Callable[[Boundary, str], list[Finding]]:
+    """`look_after`, imported while the sandbox is set up: that takes longer, and nothing of the worker is there yet."""
+    from .findings import look_after
+
+    return look_after
+
+
 def launch(
     boundary: Boundary,
     argv: Sequence[str],
@@ -236,7 +243,9 @@ def launch(
         )
 
     def on_spawn(sandbox: Sandbox) -> None:
+        gc.enable()
         session.spawned(sandbox, interactive=interactive)
+        look_afterwards()
         if spawned is not None:
             spawned(sandbox)
 
@@ -270,7 +279,7 @@ def launch(
         limit=outcome.limit,
         layers=outcome.layers,
         attestation=dict(outcome.attestation),
-        findings=[*uncovered, *look_after(boundary, quarantine)],
+        findings=[*uncovered, *look_afterwards()(boundary, quarantine)],
         egress=session.egress,
         exec_error=outcome.exec_error,
         evidence=outcome.evidence,

@@ -7,7 +7,6 @@ Types are msgspec's business (`load`); here each text is parsed as what its key 
 from __future__ import annotations
 
 from .errors import PolicyError
-from .places import Path, dotted
 from .rule import parse_rule
 from .units import parse_duration, parse_size
 from .written import SET, Written, written
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
+    from .places import Path
     from .policy import Policy
 
     Check = Callable[[str], object]
@@ -35,6 +35,8 @@ def check(policy: Policy | Written, *, source: str | None = None) -> None:
         try:
             parse(value)
         except PolicyError as error:
+            from .places import dotted
+
             raise error.at(source=source, key=dotted(path)) from None
     processes = said.values.get("limits.processes")
     if isinstance(processes, int) and not 0 < processes <= MAX_PROCESSES:

@@ -16,7 +16,6 @@ from .errors import PolicyError
 from .facts import Facts
 from .hides import hides, refuse_hidden
 from .layers import Effective
-from .minimal import reads
 from .paths import Place, Tree
 from .protects import RUN_FOLDER, Protects
 from .scope import Scope
@@ -84,7 +83,7 @@ def resolve(
         roots=tuple(scope.roots()),
         protects=tuple(rule for rule in protects.rules if not _is_layered_git(rule.path, scope.workspace, layered)),
         hides=tuple(hidden),
-        reads=tuple(reads(scope)) if read == "minimal" else (),
+        reads=_reads(scope) if read == "minimal" else (),
         watched=tuple(
             item
             for item in sorted({*protects.watched, *watched_hides}, key=held)
@@ -156,6 +155,12 @@ def _operator_roots(scope: Scope) -> None:
 def _refuse_whole(path: str, what: str, remedy: str) -> None:
     if path == "/" or any(below(path, folder) for folder in _NEVER_WRITABLE if folder != "/"):
         raise PolicyError(f"{path} cannot be writable ({what}); {remedy}")
+
+
+def _reads(scope: Scope) -> tuple[PathRule, ...]:
+    from .minimal import reads
+
+    return tuple(reads(scope))
 
 
 def _let_in(scope: Scope, key: str, hidden: Mapping[str, PathRule]) -> list[str]:
