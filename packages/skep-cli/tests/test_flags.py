@@ -13,6 +13,7 @@ from skep_cli.cli import cli
 from skep_cli.flags import POLICY_FLAGS, REPORT_FLAG, Flag, Flags, parse_simple
 from skep_cli.options import collect, policy_flags
 from skep_cli.policies import unset_lines
+from skep_cli.refusals import flag_of
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.written import as_policy
@@ -83,13 +84,25 @@ def test_flags_are_a_layer_and_a_value_that_cannot_be_used_is_refused() -> None:
         Flags(allow=["http://a"]).written()
 
 
-def test_an_unknown_toolchain_is_a_usage_error_that_lists_those_there_are() -> None:
-    with pytest.raises(PolicyError, match=r"--toolchain: unknown name 'cobol'; known are go, jvm, node, python, rust"):
-        Flags(toolchain=["python", "cobol"]).written()
-    assert Flags(toolchain=["python", "go"]).written().lists["worker.toolchains"] == ("python", "go")
+@pytest.mark.parametrize("flag", [flag for flag in TABLE if flag.key], ids=lambda flag: flag.name)
+def test_a_value_of_a_flag_is_told_by_the_name_of_the_flag(flag: Flag) -> None:
+    good = {"DOMAIN": "a.example.com", "PATH": "/dev/x", "NAME[=VALUE]": "A", "TIME": "9s", "SIZE": "9MiB"}
+    typed = [flag.name] if flag.kind == "switch" else [flag.name, good.get(flag.metavar, "3")]
+    simple = parse_simple([*typed, "--", "true"], TABLE)
+    assert simple is not None
+    said = simple[0].written()
+    assert [flag_of(key) for key in (*said.lists, *said.values)] == [flag.name]
 
 
-@pytest.mark.parametrize(("typed", "hint"), [("exce", " Did you mean 'exec'?"), ("zzz", "")])
+@pytest.mark.parametrize("empty", ["--allow", "--write", "--env", "--wall", "--memory", "--file-size"])
+def test_an_empty_value_is_refused_and_not_taken_for_none(empty: str) -> None:
+    simple = parse_simple([f"{empty}=", "--", "true"], TABLE)
+    assert simple is not None
+    with pytest.raises(PolicyError):
+        simple[0].written()
+
+
+@pytest.mark.parametrize(("typed", "hint"), [("exce", "; did you mean exec?"), ("zzz", "")])
 def test_a_command_that_is_none_is_a_usage_error_with_the_nearest(typed: str, hint: str) -> None:
     result = CliRunner().invoke(cli, [typed])
-    assert result.exit_code == 2 and result.output.endswith(f"Error: No such command {typed!r}.{hint}\n")
+    assert (result.exit_code, result.output) == (2, f"skep: no such command {typed!r}{hint}; see `cli --help`\n")

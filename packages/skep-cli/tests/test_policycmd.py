@@ -62,9 +62,9 @@ def test_the_answer_says_which_it_was_taken_for(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        ('[worker]\npreset = "codx"\n', "worker.preset: unknown preset 'codx'; known are aider, claude, codex"),
-        ('[worker]\ntoolchains = ["npm"]\n', "worker.toolchains: unknown toolchain 'npm'; known are go, jvm, node"),
-        ('[setup]\ntoolchains = ["npm"]\n', "setup.toolchains: unknown toolchain 'npm'; known are go, jvm, node"),
+        ('[worker]\npreset = "codx"\n', "worker.preset: no preset 'codx'; did you mean codex? known are aider"),
+        ('[worker]\ntoolchains = ["npm"]\n', "worker.toolchains: no toolchain 'npm'; known are go, jvm, node"),
+        ('[setup]\ntoolchains = ["npm"]\n', "setup.toolchains: no toolchain 'npm'; known are go, jvm, node"),
         ('[worker]\npreset = "codex"\n[setup]\ntoolchains = ["python"]\n', None),
     ],
 )

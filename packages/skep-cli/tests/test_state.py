@@ -97,7 +97,7 @@ def test_names_that_are_no_ids_are_no_runs(runs: Runs) -> None:
 
 def test_no_state_folder_is_no_runs(runs: Runs) -> None:
     assert runs.all() == [] and not runs.root.exists()
-    with pytest.raises(UsageError, match="there are no runs"):
+    with pytest.raises(UsageError, match="there are none"):
         runs.find("last")
 
 

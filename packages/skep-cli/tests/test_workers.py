@@ -137,7 +137,7 @@ def test_in_place_too_an_agent_finds_a_copy_of_its_state_and_only_when_asked_for
     assert done.stdout == "secret\nk\n", done.stderr
     assert (home / ".codex/auth.json").read_text() == "secret\n" and not list((state / "skep/exec").iterdir())
     plain = skep(state, "exec", "--", "sh", "-c", "echo ${CODEX_HOME-none} ${OPENAI_API_KEY-unset}", env=env, cwd=repo)
-    assert plain.stdout == "none unset\n"
+    assert plain.stdout == "none unset\n", plain.stderr
     used = skep(state, "run", str(repo), "t", "--json", env={"PATH": "/usr/bin:/bin"})
     assert used.returncode == 127 and "'codex'" in used.stderr
 
@@ -235,7 +235,7 @@ def test_a_run_is_told_that_what_it_names_below_tmp_is_out_of_sight(state: Path)
 
 def test_an_unknown_preset_lists_those_there_are(state: Path, repo: Path) -> None:
     done = skep(state, "run", str(repo), "t", "--preset", "nope")
-    assert done.returncode == 125 and "aider, claude, codex" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert done.returncode == 2 and "aider, claude, codex" in done.stderr and len(done.stderr.splitlines()) == 1
     both = skep(state, "run", str(repo), "t", "--worker", "codex", "--preset", "claude")
     assert both.returncode == 2 and "two presets" in both.stderr
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Generator
+from contextlib import contextmanager
 from importlib.metadata import version
+from typing import Any
 
 import click
+
+from .errors import UsageError
 
 COMMANDS = {
     "run": "run",
@@ -37,8 +42,33 @@ SHORT_HELP = {
 }
 
 
+@contextmanager
+def in_one_line() -> Generator[None]:
+    """A usage error is told as every other one, with the command whose help has the answer."""
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        if isinstance(error, click.NoSuchOption):
+            near = f"; did you mean {' or '.join(error.possibilities)}?" if error.possibilities else ""
+            said = f"no such option {error.option_name}{near}"
+        else:
+            said = error.format_message().rstrip(".").replace(". Did you mean", "; did you mean")
+        where = f"; see `{error.ctx.command_path} --help`" if error.ctx else ""
+        raise UsageError(said[:1].lower() + said[1:] + where) from None
+
+
 class LazyGroup(click.Group):
     """Help needs no imports, and a command needs only its own."""
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        with in_one_line():
+            return super().make_context(*args, **extra)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with in_one_line():
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -58,8 +88,8 @@ class LazyGroup(click.Group):
         if args[0] not in COMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
-            near = "".join(f" Did you mean {name!r}?" for name in get_close_matches(args[0], COMMANDS, n=1))
-            ctx.fail(f"No such command {args[0]!r}.{near}")
+            near = "".join(f"; did you mean {name}?" for name in get_close_matches(args[0], COMMANDS, n=1))
+            ctx.fail(f"No such command {args[0]!r}{near}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from skep_policy.boundary import Boundary
 from skep_policy.errors import PolicyError
 
-from .errors import CannotRun
+from .errors import CannotRun, refused
 from .evidence.state import gather
 from .host import HERE, NO_BACKEND_FIX, Host
 from .options import here
@@ -70,6 +70,9 @@ def show_sockets(as_json: bool, machine: Host) -> None:
     try:
         facts = gather()
         policy = policies.effective(Flags(), facts=facts, project=facts.cwd)
+    except PolicyError as error:
+        raise refused(error) from None
+    try:
         boundary = resolve(policy, facts=facts, workspace=facts.cwd)
         rows = _denied_sockets(boundary) if machine.backend == "seatbelt" else _masked_sockets(boundary)
     except PolicyError as error:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import click
+from skep_policy.errors import PolicyError
+
+from .refusals import CANNOT_RUN, USAGE, said, status_of
 
 
 class SkepError(click.ClickException):
@@ -28,13 +31,18 @@ class SkepError(click.ClickException):
 class UsageError(SkepError):
     """An operand or option that cannot be used; nothing was started."""
 
-    exit_code = 2
+    exit_code = USAGE
 
 
 class CannotRun(SkepError):
     """skep could not run it: the worker never started."""
 
-    exit_code = 125
+    exit_code = CANNOT_RUN
+
+
+def refused(error: PolicyError) -> SkepError:
+    """The error of a policy that could not be put together: the words' fault, or this machine's."""
+    return SkepError(said(error), exit_code=status_of(error))
 
 
 class StateError(CannotRun):

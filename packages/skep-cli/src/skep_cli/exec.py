@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .execstate import Copies
     from .reportfile import Before, ReportFile
 
-USAGE = 2
 CANNOT_RUN = 125
 TIMED_OUT = 124
 TOLD = 20
@@ -40,11 +39,6 @@ def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
     process.
     """
     host = host or HERE
-    try:
-        flags.written()
-    except PolicyError as error:
-        complain(str(error))
-        return USAGE
     copies: Copies | None = None
     before: Before | None = None
     if flags.report is not None:
@@ -52,7 +46,10 @@ def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
 
         before = Before(flags.report)
     try:
-        facts = Facts.gather()
+        try:
+            facts = Facts.gather()
+        except PolicyError as error:
+            return complain(str(error))
         policy = policies.effective(flags, facts=facts, project=facts.cwd)
         own: dict[str, str] = {}
         if flags.preset is not None:
@@ -66,7 +63,10 @@ def execute(flags: Flags, command: list[str], host: Host | None = None) -> int:
                 complain(line)
         return _execute(flags, command, facts, policy, own, host)
     except PolicyError as error:
-        return complain(str(error))
+        from .refusals import said, status_of
+
+        complain(said(error))
+        return status_of(error)
     except OSError as error:
         return complain(f"{error.filename}: {error.strerror}")
     finally:
@@ -92,7 +92,7 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
             boundary = resolved()
         boundary = replace(boundary, env={**boundary.env, **own})
     except PolicyError as error:
-        return complain(str(error))
+        return refuse(error)
     except OSError as error:
         return complain(f"{error.filename}: {error.strerror}")
     told = (*policies.withheld_lines(policy, facts.cwd), *policies.unset_lines(flags, facts), *boundary.notes)
@@ -111,8 +111,10 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
             always_proxy=True,  # with nothing allowed it denies at once and by name; resolvers would try for a minute
             host=host,
         )
-    except (BackendUnavailable, PolicyError) as error:
+    except BackendUnavailable as error:
         return complain(str(error))
+    except PolicyError as error:
+        return refuse(error)
     except OSError as error:
         return complain(f"{error.filename or 'sandbox'}: {error.strerror or error}")
     status = TIMED_OUT if outcome.timed_out else outcome.exit_code
@@ -168,6 +170,13 @@ def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
     if len(found) > TOLD:
         lines.append(f"{len(found) - TOLD} more findings; --report has them")
     return lines
+
+
+def refuse(error: PolicyError) -> int:
+    """The status of a boundary that this machine cannot hold, once that is told."""
+    from .refusals import said
+
+    return complain(said(error))
 
 
 def complain(line: str) -> int:

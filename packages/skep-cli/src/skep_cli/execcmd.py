@@ -18,7 +18,10 @@ class ExecCommand(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            told = f"{error.format_message()} If it belongs to the command, write -- before the command."
+            near = f"did you mean {' or '.join(error.possibilities)}? " if error.possibilities else ""
+            told = (
+                f"no such option {error.option_name}; {near}if it belongs to the command, write -- before the command"
+            )
             raise click.UsageError(told, ctx) from None
 
 

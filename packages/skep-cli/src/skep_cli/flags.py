@@ -21,13 +21,14 @@ MAX_DIGITS = 18
 
 
 class Flag(Value):
-    """`field` is the attribute of `Flags` it fills."""
+    """`field` is the attribute of `Flags` it fills, `key` what says the same in a policy file."""
 
     name: str
     field: str
     kind: Kind
     metavar: str
     help: str
+    key: str = ""
 
 
 POLICY_FLAGS: Final = (
@@ -38,24 +39,53 @@ POLICY_FLAGS: Final = (
         "many",
         "DOMAIN",
         "Let it reach DOMAIN[:PORT], *.DOMAIN, an address, a network, or * for all.",
+        "network.allow",
     ),
-    Flag("--deny", "deny", "many", "DOMAIN", "Never let it reach DOMAIN; beats every --allow."),
-    Flag("--write", "write", "many", "PATH", "One more folder or file it may write."),
-    Flag("--protect", "protect", "many", "PATH", "Read-only although a writable folder holds it."),
-    Flag("--hide", "hide", "many", "PATH", "Neither readable nor writable."),
-    Flag("--grant", "grant", "many", "PATH", "Take PATH off the hidden or protected set that is built in."),
-    Flag("--env", "env", "many", "NAME[=VALUE]", "Pass a variable, or set it."),
+    Flag("--deny", "deny", "many", "DOMAIN", "Never let it reach DOMAIN; beats every --allow.", "network.deny"),
+    Flag("--write", "write", "many", "PATH", "One more folder or file it may write.", "filesystem.write"),
     Flag(
-        "--git", "git", "switch", "", "Let it commit: objects, refs and index are writable, config and hooks are not."
+        "--protect", "protect", "many", "PATH", "Read-only although a writable folder holds it.", "filesystem.protect"
     ),
-    Flag("--socket", "socket", "many", "PATH", "Let it connect to one Unix socket of the host."),
-    Flag("--device", "device", "many", "PATH", "Let it use one device, such as /dev/kvm."),
-    Flag("--wall", "wall", "one", "TIME", "End it after TIME, such as 90s, 30m or 2h."),
-    Flag("--memory", "memory", "one", "SIZE", "Memory of all its processes together, such as 8GiB."),
-    Flag("--processes", "processes", "number", "N", "How many processes it may have at once."),
-    Flag("--file-size", "file_size", "one", "SIZE", "The largest file it may write."),
-    Flag("--preset", "preset", "one", "NAME", "What a known agent needs: claude, codex, ... (`skep workers`)."),
-    Flag("--toolchain", "toolchain", "many", "NAME", "Caches and registry of python, node, rust, go or jvm."),
+    Flag("--hide", "hide", "many", "PATH", "Neither readable nor writable.", "filesystem.hide"),
+    Flag(
+        "--grant",
+        "grant",
+        "many",
+        "PATH",
+        "Take PATH off the hidden or protected set that is built in.",
+        "filesystem.grant",
+    ),
+    Flag("--env", "env", "many", "NAME[=VALUE]", "Pass a variable, or set it.", "env.pass"),
+    Flag(
+        "--git",
+        "git",
+        "switch",
+        "",
+        "Let it commit: objects, refs and index are writable, config and hooks are not.",
+        "filesystem.git",
+    ),
+    Flag("--socket", "socket", "many", "PATH", "Let it connect to one Unix socket of the host.", "filesystem.sockets"),
+    Flag("--device", "device", "many", "PATH", "Let it use one device, such as /dev/kvm.", "filesystem.devices"),
+    Flag("--wall", "wall", "one", "TIME", "End it after TIME, such as 90s, 30m or 2h.", "limits.wall"),
+    Flag("--memory", "memory", "one", "SIZE", "Memory of all its processes together, such as 8GiB.", "limits.memory"),
+    Flag("--processes", "processes", "number", "N", "How many processes it may have at once.", "limits.processes"),
+    Flag("--file-size", "file_size", "one", "SIZE", "The largest file it may write.", "limits.file-size"),
+    Flag(
+        "--preset",
+        "preset",
+        "one",
+        "NAME",
+        "What a known agent needs: claude, codex, ... (`skep workers`).",
+        "worker.preset",
+    ),
+    Flag(
+        "--toolchain",
+        "toolchain",
+        "many",
+        "NAME",
+        "Caches and registry of python, node, rust, go or jvm.",
+        "worker.toolchains",
+    ),
     Flag("--strict", "strict", "switch", "", "Also no Unix sockets and no nested namespaces."),
 )
 REPORT_FLAG: Final = Flag(
@@ -89,41 +119,19 @@ class Flags(Record):
     def written(self) -> Written:
         """The layer these flags are. Raises PolicyError for a value that cannot be used."""
         split = [text.partition("=") for text in self.env]
-        lists = {
-            "filesystem.write": self.write,
-            "filesystem.protect": self.protect,
-            "filesystem.hide": self.hide,
-            "filesystem.grant": self.grant,
-            "filesystem.devices": self.device,
-            "filesystem.sockets": self.socket,
-            "network.allow": self.allow,
-            "network.deny": self.deny,
-            "env.pass": [name for name, equals, _ in split if not equals],
-            "worker.toolchains": self.toolchain,
-        }
-        values = {
-            "filesystem.git": self.git or None,
-            "limits.wall": self.wall,
-            "limits.memory": self.memory,
-            "limits.processes": self.processes,
-            "limits.file-size": self.file_size,
-            "worker.preset": self.preset,
-            **{SET + name: value for name, equals, value in split if equals},
-        }
-        said = Written(
-            {key: tuple(items) for key, items in lists.items() if items},
-            {key: value for key, value in values.items() if value is not None},
-        )
+        lists: dict[str, tuple[str, ...]] = {}
+        values: dict[str, Any] = {SET + name: value for name, equals, value in split if equals}
+        for flag in POLICY_FLAGS:
+            value = getattr(self, flag.field)
+            if not flag.key or value is None or value is False:
+                continue
+            if flag.kind == "many":
+                lists[flag.key] = tuple(value)
+            else:
+                values[flag.key] = value
+        lists["env.pass"] = tuple(name for name, equals, _ in split if not equals)
+        said = Written({key: items for key, items in lists.items() if items}, values)
         check(said, source=SOURCE)
-        if self.toolchain:
-            from skep_policy.preset import preset_names
-
-            known = preset_names("toolchains")
-            for name in self.toolchain:
-                if name not in known:
-                    from skep_policy.errors import PolicyError
-
-                    raise PolicyError(f"--toolchain: unknown name {name!r}; known are {', '.join(known)}")
         return said
 
 

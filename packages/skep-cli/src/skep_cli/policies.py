@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective, Layer, merge
 from skep_policy.value import replace
@@ -41,10 +42,35 @@ def effective(flags: Flags, *, facts: Facts, project: str, own_command: bool = F
         merged = merge(layers)
     if not merged.items("worker.toolchains"):
         return merged
+    known(merged, facts, "worker.toolchains")
     from .toolchains import layers_for
 
-    asked = layers_for(merged.items("worker.toolchains"), facts=facts, others=merged, project=project)
+    try:
+        asked = layers_for(merged.items("worker.toolchains"), facts=facts, others=merged, project=project)
+    except PolicyError as error:
+        from .refusals import Unavailable
+
+        raise Unavailable(error.problem, source=error.source, key=error.key) from None
     return merge([*layers[:-1], *asked, layers[-1]])
+
+
+def known(policy: Effective, facts: Facts, *keys: str) -> None:
+    """What it names by name is there, in these keys or in all that name something. Raises PolicyError."""
+    for key in keys or ("worker.preset", "worker.toolchains", "setup.toolchains"):
+        for entry in policy.of(key):
+            what = "preset" if key == "worker.preset" else "toolchain"
+            if what == "preset":
+                from .presets import names
+
+                there = names(facts)
+            else:
+                from skep_policy.preset import preset_names
+
+                there = preset_names("toolchains")
+            if entry.value not in there:
+                from .refusals import unknown
+
+                raise unknown(what, entry.value, there).at(source=entry.source, key=key)
 
 
 def for_setup(flags: Flags, made: Effective, *, facts: Facts, project: str) -> Effective:

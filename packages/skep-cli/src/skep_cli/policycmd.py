@@ -18,16 +18,17 @@ from skep_policy.explain import Explanation, explain_host, explain_path
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective, Layer, merge
 from skep_policy.load import load_policy
-from skep_policy.preset import preset_names
 from skep_policy.resolution import resolve
 from skep_policy.verdict import NOT_LISTED
 
-from . import policies, presets
-from .errors import UsageError
+from . import policies
+from .errors import CannotRun, UsageError, refused
+from .evidence.state import gather
 from .flags import Flags
 from .host import BACKENDS
 from .options import collect, here, policy_flags
 from .private import own_folder
+from .refusals import said
 from .screen.render import one_line
 
 
@@ -37,20 +38,19 @@ def command() -> None:
 
 
 def in_force(values: dict[str, Any]) -> tuple[Effective, Flags, Facts]:
-    """The policy for the current folder with the flags of a command taken out of its arguments. Raises UsageError."""
-    flags = collect(values)
+    """The policy for the current folder with the flags of a command taken out of its arguments. Raises SkepError."""
+    flags, facts = collect(values), gather()
     try:
-        facts = Facts.gather()
         return policies.effective(flags, facts=facts, project=facts.cwd), flags, facts
     except PolicyError as error:
-        raise UsageError(str(error)) from None
+        raise refused(error) from None
 
 
 def boundary_of(policy: Effective, flags: Flags, facts: Facts, *, absent_too: bool = False) -> Boundary:
     try:
         return resolve(policy, facts=facts, workspace=facts.cwd, strict=flags.strict, absent_too=absent_too)
     except PolicyError as error:
-        raise UsageError(str(error)) from None
+        raise CannotRun(said(error)) from None
 
 
 def tell(line: str) -> None:
@@ -128,14 +128,14 @@ def check(file: str | None, **values: Any) -> None:
     """Check FILE, or everything that applies to the current folder, to the last value. Exits 0 when it can be used."""
     if file is not None:
         try:
-            known(merge([Layer(file, load_policy(file))]), Facts.gather())
+            policies.known(merge([Layer(file, load_policy(file))]), gather())
         except PolicyError as error:
-            raise UsageError(str(error)) from None
+            raise refused(error) from None
     policy, flags, facts = in_force(values)
     try:
-        known(policy, facts)
+        policies.known(policy, facts)
     except PolicyError as error:
-        raise UsageError(str(error)) from None
+        raise refused(error) from None
     boundary = boundary_of(policy, flags, facts)
     if here().backend == "seatbelt":
         from skep_seatbelt import refuse
@@ -143,22 +143,8 @@ def check(file: str | None, **values: Any) -> None:
         try:
             refuse(here().boundary(boundary))
         except PolicyError as error:
-            raise UsageError(str(error)) from None
+            raise CannotRun(said(error)) from None
     click.echo("the policy can be used" if file is None else f"{file} can be used")
-
-
-def known(policy: Effective, facts: Facts) -> None:
-    """What it names by name is there. Raises PolicyError."""
-    toolchains = preset_names("toolchains")
-    for entry in policy.entries:
-        if entry.key == "worker.preset" and entry.value not in presets.names(facts):
-            wanted, names = "preset", presets.names(facts)
-        elif entry.key in ("worker.toolchains", "setup.toolchains") and entry.value not in toolchains:
-            wanted, names = "toolchain", list(toolchains)
-        else:
-            continue
-        problem = f"unknown {wanted} {entry.value!r}; known are {', '.join(names)}"
-        raise PolicyError(problem, source=entry.source, key=entry.key)
 
 
 @command.command(short_help="Say whether a host or a path may be reached.")
@@ -177,7 +163,10 @@ def explain(target: str, json: bool, **values: Any) -> None:
     kind = kind_of(target, facts.cwd)
     if kind == "path":
         boundary = boundary_of(policy, flags, facts, absent_too=True)
-        explanation = with_own_folders(explain_path(boundary, target), boundary)
+        try:
+            explanation = with_own_folders(explain_path(boundary, target), boundary)
+        except PolicyError as error:
+            raise UsageError(str(error)) from None
     else:
         explanation = explain_host(policy, target)
     if json:

@@ -16,6 +16,8 @@ from skep_policy.layers import Layer
 from skep_policy.policy import Policy
 from skep_policy.preset import load_preset, preset_names, read_preset
 
+from .refusals import unknown
+
 SCRATCH = "/tmp/.cache"
 """Below the private /tmp of the sandbox."""
 
@@ -89,8 +91,7 @@ def load(name: str, facts: Facts) -> Preset:
         source = "built-in"
         head, policy = load_preset("workers", name, scratch=SCRATCH)
     else:
-        known = ", ".join(names(facts))
-        raise PolicyError(f"unknown preset {name!r}; known are {known}; your own go into {own_folder(facts)}")
+        raise unknown("preset", name, names(facts))
     try:
         made = msgspec.convert(head, Head)
     except msgspec.ValidationError as error:

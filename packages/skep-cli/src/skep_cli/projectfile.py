@@ -52,8 +52,10 @@ def store_path(facts: Facts) -> str:
 
 
 def trust_store(facts: Facts) -> TrustStore:
-    """What this user has trusted so far. Raises PolicyError when the store is not one."""
+    """What this user has trusted so far. Raises Unavailable when the store is not one."""
     from skep_policy.trust import TrustStore
+
+    from .refusals import Unavailable
 
     path = store_path(facts)
     try:
@@ -62,5 +64,8 @@ def trust_store(facts: Facts) -> TrustStore:
     except FileNotFoundError:
         return TrustStore()
     except OSError as error:
-        raise PolicyError(f"cannot be read: {error.strerror}", source=path) from None
-    return TrustStore.decode(data, source=path)
+        raise Unavailable(f"cannot be read: {error.strerror}", source=path) from None
+    try:
+        return TrustStore.decode(data, source=path)
+    except PolicyError as error:
+        raise Unavailable(error.problem, source=path) from None

@@ -16,17 +16,19 @@ from skep_policy.boundary import Boundary
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
+from skep_policy.preset import preset_names
 from skep_policy.value import replace
 
 from . import agentstate, completion, policies, presets, workers
 from .endpoints import shut
-from .errors import CannotRun, SkepError, UsageError
+from .errors import CannotRun, SkepError, UsageError, refused
 from .evidence.record import Mode, Run, one_json
 from .evidence.state import RunFolder, Runs, gather
 from .flags import Flags
 from .git import repository
 from .git.hostgit import find_git
 from .options import collect, here, policy_flags
+from .refusals import unknown
 from .reportfile import Before, ReportFile
 from .screen.status import Status
 from .screen.told import egress_lines
@@ -168,7 +170,6 @@ def prepared(
     keep: bool,
 ) -> tuple[Order, PolicyBounds, Runs]:
     """What to do and how, nothing done yet. Raises UsageError, CannotRun."""
-    _check(flags)
     if not task.strip():
         raise UsageError("the task is empty: say what the worker shall do")
     try:
@@ -179,6 +180,7 @@ def prepared(
         root = found.root if found else folder
         worker = as_preset(worker, flags, facts)
         effective = policies.effective(flags, facts=facts, project=root)
+        policies.known(effective, facts)
         configured = effective.policy.worker.preset
         if worker is None and flags.preset is None and configured is not None:
             flags.preset = configured
@@ -189,6 +191,11 @@ def prepared(
         verify_words, verify_text = verify_command(verify, effective)
         commands = [*effective.items("worker.setup"), *setup]
         for_setup = None
+        for name in setup_toolchain:
+            if name not in (there := preset_names("toolchains")):
+                raise unknown("toolchain", name, there).at(source="--setup-toolchain")
+            if not commands:
+                raise UsageError("--setup-toolchain is for --setup, and there is none: add --setup CMD")
         if commands:
             more = replace(flags, toolchain=[*flags.toolchain, *setup_toolchain])
             for_setup = policies.for_setup(more, effective, facts=facts, project=root)
@@ -218,7 +225,7 @@ def prepared(
         )
         bounds = PolicyBounds(order, effective, facts, strict=flags.strict, host=here(), setup=for_setup)
     except PolicyError as error:
-        raise CannotRun(str(error)) from None
+        raise refused(error) from None
     problem = workers.missing(words, facts.environ)
     if problem:
         remedy = workers.remedy(words, presets.names(facts))
@@ -247,13 +254,6 @@ def verify_command(given: str | None, effective: Effective) -> tuple[list[str] |
         return split(given, "--verify"), given
     words = list(effective.policy.worker.verify or ())
     return (words, shlex.join(words)) if words else (None, None)
-
-
-def _check(flags: Flags) -> None:
-    try:
-        flags.written()
-    except PolicyError as error:
-        raise UsageError(str(error)) from None
 
 
 def folder_of(repo: str) -> str:

@@ -13,7 +13,7 @@ from skep_policy.layers import Layer, merge
 from skep_policy.load import parse_policy, read_text
 from skep_policy.trust import TrustStore
 
-from .errors import SkepError, UsageError
+from .errors import SkepError, UsageError, refused
 from .evidence.state import gather, guarded
 from .projectfile import PROJECT_FILE, store_path, trust_store
 from .screen.render import one_line
@@ -48,7 +48,7 @@ def command(repo: str, yes: bool, forget: bool, **_: Any) -> None:
     try:
         store = trust_store(facts)
     except PolicyError as error:
-        raise SkepError(str(error)) from None
+        raise refused(error) from None
     if forget:
         write_store(store.forgetting(project), facts)
         click.echo(f"{one_line(path, None)} is not trusted")
@@ -60,7 +60,7 @@ def command(repo: str, yes: bool, forget: bool, **_: Any) -> None:
         policy = parse_policy(text, source=path)
         withheld = merge([Layer(path, policy, trusted=False, base=project)]).withheld
     except PolicyError as error:
-        raise UsageError(str(error)) from None
+        raise refused(error) from None
     if not withheld:
         click.echo(f"{one_line(path, None)} only narrows the policy: it counts without being trusted")
         return

@@ -10,7 +10,7 @@ from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 
 from . import completion, presets
-from .errors import UsageError
+from .errors import refused
 from .evidence.state import gather
 from .presets import Preset
 from .screen.render import Page
@@ -31,7 +31,7 @@ def command(name: str | None, as_json: bool) -> None:
     try:
         chosen = [presets.load(one, facts) for one in ([name] if name else presets.names(facts))]
     except PolicyError as error:
-        raise UsageError(str(error)) from None
+        raise refused(error) from None
     if as_json:
         click.echo(json.dumps([document(preset, facts) for preset in chosen]))
         return

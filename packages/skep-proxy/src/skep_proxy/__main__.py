@@ -13,16 +13,14 @@ from collections.abc import Sequence
 import anyio
 from skep_policy import PolicyError, parse_duration
 
-from .arguments import parser
-from .config import DEFAULT_ADDRESS, Place, Settings, flag_listeners
+from .arguments import USAGE, parser
+from .config import DEFAULT_ADDRESS, Place, Settings, flag_listeners, listened
 from .daemon import SIGNALS, Daemon, Options, fail, read_settings
 from .engine import Stats
 from .server import BACKLOG, bind_tcp, bind_unix, remove_socket
 from .systemd import activated, notify
 from .upstream import Upstream, UpstreamError, parse_hop
 from .workers import Board, Crew
-
-USAGE = 2
 
 MAX_DESCRIPTORS = 1 << 20
 """Where the hard limit is none."""
@@ -47,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _serve(options, settings, upstream, passed)
     except OSError as error:
-        return fail(str(error))
+        return fail(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
 
 
 def _raise_descriptor_limit() -> None:
@@ -76,16 +74,20 @@ def _options(arguments: argparse.Namespace, passed: Sequence[str]) -> Options:
     if not flags and (arguments.allow or arguments.deny):
         raise PolicyError("--allow and --deny are for the listeners of flags; add --listen or --unix")
     if arguments.workers < 1:
-        raise PolicyError("--workers is at least 1")
+        raise PolicyError(f"must be at least 1, not {arguments.workers}", source="--workers")
     metrics = None
     if arguments.metrics is not None:
-        metrics = flag_listeners([arguments.metrics], [])[0][0]
+        metrics = listened(arguments.metrics, "--metrics")
+    try:
+        drain = parse_duration(arguments.drain)
+    except PolicyError as error:
+        raise error.at(source="--drain") from None
     return Options(
         file=arguments.config,
         flags=flags,
         json_log=arguments.json_log,
         metrics=metrics,
-        drain=parse_duration(arguments.drain),
+        drain=drain,
         workers=arguments.workers,
         quiet=arguments.quiet,
     )
@@ -93,7 +95,7 @@ def _options(arguments: argparse.Namespace, passed: Sequence[str]) -> Options:
 
 def _check(options: Options, settings: Settings) -> None:
     if not settings.listeners:
-        raise PolicyError("nothing to listen on", source=options.file)
+        raise PolicyError("nothing to listen on: add a [[listener]] table, or --listen or --unix", source=options.file)
     if options.workers > 1 and any(rules.max_bytes_out is not None for _, rules in settings.listeners):
         raise PolicyError("max-bytes-out is counted per process: it needs --workers 1")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from .config import DEFAULT_ADDRESS
+
+USAGE = 2
 
 EXAMPLES = """\
 rules:
@@ -43,8 +45,15 @@ class _Version(argparse.Action):
         parser.exit(0)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Tells an error in one line, with the command whose help has the answer."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(USAGE, f"skep-proxy: {message}; see `{self.prog} --help`\n")
+
+
 def parser() -> argparse.ArgumentParser:
-    main = argparse.ArgumentParser(
+    main = _Parser(
         prog="skep-proxy", description="A filtering egress proxy: HTTP CONNECT, plain HTTP and SOCKS5 on one port."
     )
     main.add_argument("--version", action=_Version, nargs=0, help="say which version this is, and exit")

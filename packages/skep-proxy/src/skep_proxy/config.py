@@ -16,13 +16,17 @@ Unknown keys are errors. Each listener has its own rules; flags make one more se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
-from skep_policy import MalformedHost, PolicyError, Rules, parse_rule, parse_size, parse_target
+from skep_policy import MalformedHost, PolicyError, Rule, Rules, parse_rule, parse_size, parse_target
 
 from .limits import Limits
+
+if TYPE_CHECKING:
+    from skep_policy.rule import Use
 
 DEFAULT_ADDRESS = "127.0.0.1:3128"
 
@@ -123,11 +127,16 @@ def flag_listeners(
     table = ListenerTable(
         allow=list(allow), deny=list(deny), private=list(private), sni=sni, max_bytes_out=max_bytes_out
     )
-    rules = _rules(table, "flag", "")
-    places = [_tcp(address, "--listen", None) for address in listen]
+    rules = _rules(table, "flag", None)
+    places = [listened(address, "--listen") for address in listen]
     places += [Place("unix", path=path, mode=_mode(mode, "--mode", None)) for path in unix]
     places += [Place("activated", path=name, port=number) for number, name in enumerate(activated)]
     return tuple((place, rules) for place in places)
+
+
+def listened(address: str, flag: str) -> Place:
+    """The TCP address that a flag names. Raises PolicyError that names the flag."""
+    return _tcp(address, flag, None)
 
 
 def _place(table: ListenerTable, source: str, key: str) -> Place:
@@ -179,16 +188,32 @@ def _mode(text: str, source: str, key: str | None) -> int:
     return mode
 
 
-def _rules(table: ListenerTable, source: str, key: str) -> Rules:
-    prefix = f"{key}." if key else ""
-    try:
+def _rules(table: ListenerTable, source: str, key: str | None) -> Rules:
+    """The rules of a listener. A mistake is named by its key in the file, or by its flag where there is no key."""
+
+    def parsed(name: str, use: Use) -> list[Rule]:
+        found: list[Rule] = []
+        for text in getattr(table, name):
+            with _told(name, source, key):
+                found.append(parse_rule(text, source=source, use=use))
+        return found
+
+    with _told("max-bytes-out", source, key):
         limit = None if table.max_bytes_out is None else parse_size(table.max_bytes_out)
-        return Rules.build(
-            allow=[parse_rule(text, source=source) for text in table.allow],
-            deny=[parse_rule(text, source=source, use="deny") for text in table.deny],
-            private=[parse_rule(text, source=source, use="private") for text in table.private],
-            sni=table.sni,
-            max_bytes_out=limit,
-        )
+    return Rules.build(
+        allow=parsed("allow", "allow"),
+        deny=parsed("deny", "deny"),
+        private=parsed("private", "private"),
+        sni=table.sni,
+        max_bytes_out=limit,
+    )
+
+
+@contextmanager
+def _told(name: str, source: str, key: str | None) -> Generator[None]:
+    try:
+        yield
     except PolicyError as error:
-        raise PolicyError(error.problem, source=source, key=prefix + "rules" if prefix else None) from None
+        if key is None:
+            raise PolicyError(error.problem, source=f"--{name}") from None
+        raise PolicyError(error.problem, source=source, key=f"{key}.{name}") from None

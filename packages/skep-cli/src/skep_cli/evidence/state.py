@@ -226,7 +226,7 @@ class Runs:
         """The run with that id, the one whose id begins so, or the `last`. Raises UsageError when it is not one run."""
         runs = self.all()
         if not runs:
-            raise UsageError(f"no run {wanted!r}: there are no runs in {self.folder}")
+            raise UsageError(f"no run {wanted!r}: there are none in {self.folder} yet; `skep run REPO TASK` makes one")
         if wanted == "last":
             return runs[0]
         found = [run for run in runs if wanted and run.id.startswith(wanted)]

@@ -20,6 +20,7 @@ from skep_cli.evidence.audit import dump
 from skep_cli.evidence.state import RunFolder
 from skep_cli.host import NO_BACKEND_FIX, Host
 from skep_cli.private import unseen
+from skep_cli.refusals import said
 
 from . import local
 from .order import Hooks, Order, Outcome, Place
@@ -87,7 +88,7 @@ class PolicyBounds:
                 strict=self._strict,
             )
         except PolicyError as error:
-            raise CannotRun(str(error)) from None
+            raise CannotRun(said(error)) from None
         return replace(made, cwd=order.folder)
 
     def _refuse(self) -> None:
@@ -199,5 +200,7 @@ class PolicyBounds:
                 host=self._host,
                 interactive=False,
             )
-        except (BackendUnavailable, PolicyError) as error:
+        except BackendUnavailable as error:
             raise CannotRun(f"the worker did not start: {error}") from None
+        except PolicyError as error:
+            raise CannotRun(f"the worker did not start: {said(error)}") from None

@@ -1,0 +1,105 @@
+"""The same mistake has the same exit status in every command, and one line that says what to do about it.
+
+2 when the words have to change, 125 when the words are right and this machine lacks what they name (`refusals`).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from .stage import skep
+
+COMMANDS = {
+    "exec": ("exec", "{}", "--", "touch", "ran"),
+    "run": ("run", "{home}/project", "task", "--worker", "touch {home}/ran", "{}"),
+    "policy show": ("policy", "show", "{}"),
+    "policy check": ("policy", "check", "{}"),
+    "policy explain": ("policy", "explain", "./file", "{}"),
+}
+FILES = {
+    "bad.toml": "x =",
+    "key.toml": "[network]\nalow = []\n",
+    "tools.toml": '[worker]\ntoolchains = ["pyton"]\n',
+    "folder.toml": '[filesystem]\nwrite = ["missing"]\n',
+}
+MISTAKES = [
+    # what is typed, the status, what the one line says
+    (("--preset", "codx"), 2, "--preset|preset", "did you mean codex? known are aider"),
+    (("--toolchain", "pyton"), 2, "--toolchain: no toolchain 'pyton'", "did you mean python?"),
+    (("--policy", "absent.toml"), 2, "absent.toml: cannot be read", "No such file"),
+    (("--policy", "bad.toml"), 2, "bad.toml:1: not TOML", ""),
+    (("--policy", "key.toml"), 2, "key.toml:2: network.alow: unknown key", "allow"),
+    (("--policy", "tools.toml"), 2, "tools.toml: worker.toolchains: no toolchain", "did you mean python?"),
+    (("--wall", "soon"), 2, "--wall: not a duration", 'like "90s"'),
+    (("--memory", "lots"), 2, "--memory: not a size", 'like "512MiB"'),
+    (("--processes", "0"), 2, "--processes: must be at least 1", ""),
+    (("--processes", "many"), 2, "'--processes': 'many'", "--help"),
+    (("--allow", "*foo.com"), 2, "--allow: a wildcard", r'write "*.foo.com"'),
+    (("--deny", "http://x.example"), 2, "--deny: a rule is a host", 'write "x.example"'),
+    (("--env", "1X=2"), 2, "--env: not the name", "use letters"),
+    (("--device", "nothing"), 2, "--device: not a device", "/dev/kvm"),
+    (("--alow", "x"), 2, "no such option --alow; did you mean --allow", "--help"),
+    (("--write", "missing"), 125, "--write: ", "mkdir -p"),
+    (("--policy", "folder.toml"), 125, "folder.toml: filesystem.write: ", "mkdir -p"),
+    (("--write", "/proc"), 125, "/proc cannot be writable", "name a folder"),
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("typed", "status", "what", "fix"), MISTAKES, ids=[" ".join(words) for words, *_ in MISTAKES])
+def test_a_mistake_has_its_status_and_its_line_in_every_command(
+    state: Path, command: str, typed: tuple[str, ...], status: int, what: str, fix: str
+) -> None:
+    home = state / "home"
+    (home / "project").mkdir(parents=True)
+    for name, text in FILES.items():
+        (home / name).write_text(text)
+    words: list[str] = []
+    for word in COMMANDS[command]:
+        words += typed if word == "{}" else [word.replace("{home}", str(home))]
+    done = skep(state, *words)
+    lines = done.stderr.splitlines()
+    assert done.returncode == status and done.stdout == "", (done.stdout, done.stderr)
+    assert len(lines) == 1 and lines[0].startswith("skep: ") and "Traceback" not in lines[0], done.stderr
+    assert any(part in lines[0] for part in what.split("|")) and fix in lines[0], done.stderr
+    assert "command line" not in lines[0] and not re.search(r"Errno|\[\d+\]", lines[0])
+    assert not (home / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("workers", "codx"), "did you mean codex?"),
+        (("workers", "--jsn"), "did you mean --json?"),
+        (("doctor", "--jsn"), "did you mean --json?"),
+        (("doctor", "everything"), "unexpected extra argument"),
+        (("run", ".", "t", "--worker", "true", "--setup-toolchain", "pyton"), "did you mean python?"),
+        (("run", ".", "t", "--worker", "true", "--setup-toolchain", "python"), "add --setup CMD"),
+        (("run", "nowhere", "t", "--worker", "true"), "no such folder"),
+        (("run", ".", "t", "--worker", "true", "--execution-mode", "sandbx"), "'sandbox', 'workspace'"),
+        (("run", ".", "t", "--worker", "true", "--workspace", "coppy"), "'overlay', 'copy'"),
+        (("run", ".", "t", "--worker", "true", "--verify", "'"), "quote it as for a shell"),
+        (("policy", "check", "absent.toml"), "No such file"),
+        (("policy", "shw"), "did you mean"),
+        (("policy", "explain", "https://example.com/"), "example.com:443"),
+        (("trust", "nowhere"), "does not exist"),
+        (("review", "nothing"), "`skep run REPO TASK` makes one"),
+        (("approve", "nothing"), "`skep run REPO TASK` makes one"),
+        (("deny", "nothing"), "`skep run REPO TASK` makes one"),
+        (("audit", "verify", "nothing"), "`skep run REPO TASK` makes one"),
+        (("audit", "verfy"), "did you mean"),
+        (("exec",), "COMMAND"),
+        (("exec", "--alow", "x", "true"), "write -- before the command"),
+        (("exce",), "did you mean exec?"),
+    ],
+    ids=str,
+)
+def test_an_operand_or_a_name_that_is_none_is_a_usage_error_of_one_line(
+    state: Path, words: tuple[str, ...], says: str
+) -> None:
+    done = skep(state, *words)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and says in done.stderr, done.stderr
+    assert done.stderr.startswith("skep: ") and done.stdout == ""

@@ -1,0 +1,59 @@
+"""What is wrong with the command line or the file is one line that names the flag or the key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from skep_proxy.__main__ import main
+
+MISTAKES = [
+    (
+        ("--allow", "*foo.com"),
+        "--allow: a wildcard stands for whole labels, first in the name: '*foo.com'; write \"*.foo",
+    ),
+    (("--deny", "x/"), "--deny: a rule has no path: 'x/'; write \"x\""),
+    (("--private", "1"), "--private: a host that ends in a number"),
+    (("--max-bytes-out", "x"), "--max-bytes-out: not a size: 'x'"),
+    (("--listen", "foo"), "--listen: not an address to listen on: 'foo'"),
+    (("--metrics", "x"), "--metrics: not an address to listen on: 'x'"),
+    (("--unix", "/tmp/x", "--mode", "9"), "--mode: not file permissions: '9'"),
+    (("--drain", "x"), "--drain: not a duration: 'x'"),
+    (("--workers", "0"), "--workers: must be at least 1, not 0"),
+    (("--workers", "x"), "argument --workers: invalid int value: 'x'; see `skep-proxy serve --help`"),
+    (("--sni", "of"), "argument --sni: invalid choice: 'of'"),
+    (("--upstream", "ftp://x"), "--upstream: ftp://"),
+    (("--alow", "x"), "unrecognized arguments: --alow x; see `skep-proxy --help`"),
+    (("--config", "absent.toml"), "absent.toml: cannot be read: No such file or directory"),
+    (("--config", "rule.toml"), "rule.toml: listener[0].deny: a rule is a host, not a URL"),
+    (("--config", "size.toml"), "size.toml: listener[0].max-bytes-out: not a size"),
+    (("--config", "empty.toml"), "empty.toml: nothing to listen on: add a [[listener]] table"),
+]
+
+
+@pytest.mark.parametrize(("typed", "says"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
+def test_a_mistake_is_a_usage_error_of_one_line_that_names_it(
+    typed: tuple[str, ...],
+    says: str,
+    capfd: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    listener = '[[listener]]\ntcp = "127.0.0.1:0"\n'
+    Path("rule.toml").write_text(f'{listener}deny = ["http://x"]\n')
+    Path("size.toml").write_text(f'{listener}max-bytes-out = "x"\n')
+    Path("empty.toml").write_text("")
+    try:
+        status: object = main(["serve", *typed])
+    except SystemExit as end:  # argparse
+        status = end.code
+    said = capfd.readouterr()
+    assert status == 2 and said.out == ""
+    assert said.err.startswith(f"skep-proxy: {says}") and said.err.count("\n") == 1, said.err
+
+
+def test_a_log_that_cannot_be_opened_is_named(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    log = tmp_path / "none/events.jsonl"
+    assert main(["serve", "--listen", "127.0.0.1:0", "--json-log", str(log)]) == 1
+    assert capfd.readouterr().err.endswith(f"skep-proxy: {log}: No such file or directory\n")
