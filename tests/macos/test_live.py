@@ -152,7 +152,7 @@ def test_a_run_gives_a_verified_patch_of_a_clone(home: Home) -> None:
     done = home.skep("run", ".", "mend it", "--worker", f"sh {worker}", "--verify", "grep -q 'a + b' calc.py", "--json")
     document: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     assert document["files_changed"] == ["calc.py"] and document["verification"]["outcome"] == "passed", done.stderr
-    assert "blocks shared" in done.stderr, "APFS clones"
+    assert "sharing the disk space" in done.stderr, "APFS clones"
     assert home.mine.read_text() == "untouched"
 
 

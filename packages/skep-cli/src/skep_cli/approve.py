@@ -21,6 +21,7 @@ from .git import branch, patch, repository
 from .git.branch import Branch, Builder, Identity, Kept
 from .git.hostgit import Git, GitFailed, find_git, user_config
 from .git.repository import Repository
+from .owners import name_of
 from .screen.render import Page, count, visible
 
 MAX_KEPT = 256 << 20
@@ -147,6 +148,12 @@ def _repository(run: Run, program: str, facts: Facts) -> Repository:
 
 def _branch(folder: RunFolder, run: Run, found: Repository, program: str, facts: Facts) -> Branch:
     """The branch is in the repository. An approval that was interrupted is finished."""
+    if not os.access(found.objects, os.W_OK):
+        owner = name_of(os.stat(found.objects).st_uid)
+        raise SkepError(
+            f"{run.repo} belongs to {owner} and you may not write there: approve as {owner}, or in a clone of your own"
+            f" apply {shlex.quote(str(folder.patch))} with `git apply`"
+        )
     there = branch.existing(program, found, run.id)
     log = audit.Log(folder)
     try:

@@ -134,6 +134,11 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
 
         for line in unseen(boundary, command, facts.environ):
             complain(line)
+    if outcome.exit_code:
+        from .owners import closed_to_worker
+
+        if why := closed_to_worker(boundary.workspace):
+            complain(why)
     return status
 
 

@@ -18,7 +18,7 @@ from skep_cli.evidence.record import Run
 from skep_cli.evidence.state import RunFolder
 
 from .conversion import to_stored
-from .hostgit import Git, GitFailed
+from .hostgit import Git, GitFailed, owner
 from .objects import Store, bytes_source
 from .repository import Repository
 from .trees import Change, Entries, Entry, apply, build, changes, object_id
@@ -167,7 +167,10 @@ def existing(program: str, repository: Repository, run: str) -> str | None:
 
 
 def bring(branch: Branch, folder: RunFolder, program: str, repository: Repository, run: Run) -> None:
-    """The branch is in the repository. Raises SkepError when git refuses, OSError when there is no room."""
+    """The branch is in the repository, and what was made there is its owner's: for root, git writes as the owner, who
+    can lay out that folder as they like. Raises SkepError when git refuses, OSError when there is no room.
+    """
+    account = owner(repository.objects)
     own = Git(program, folder.git)
     theirs = Git(program, folder.git, objects=repository.objects)
     missing = Store(theirs, repository.object_format).missing(branch.objects)
@@ -178,10 +181,11 @@ def bring(branch: Branch, folder: RunFolder, program: str, repository: Repositor
             wanted = "".join(f"{oid}\n" for oid in sorted(missing)).encode()
             own.run("pack-objects", "--stdout", "-q", stdin=wanted, stdout=out)
             os.lseek(out, 0, os.SEEK_SET)
-            theirs.run("index-pack", "--stdin", "--fsck-objects", stdin=out)
+            writer = Git(program, repository.git_dir, objects=repository.objects, account=account)
+            writer.run("index-pack", "--stdin", "--fsck-objects", stdin=out)
         finally:
             os.close(out)
             pack.unlink(missing_ok=True)
     zero = "0" * len(branch.commit)
-    git = Git(program, repository.git_dir)
+    git = Git(program, repository.git_dir, account=account)
     git.run("update-ref", "-m", f"skep approve {run.id}", reference(run.id), branch.commit, zero)

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
 import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from skep_cli.errors import CannotRun, SkepError
 from skep_cli.stages.interrupts import held, shielded
@@ -98,9 +99,29 @@ def _inside(path: str, folder: str) -> bool:
     return path == folder or os.path.normpath(path).startswith(folder.rstrip("/") + "/")
 
 
+class Account(NamedTuple):
+    """Who git runs as."""
+
+    uid: int
+    gid: int
+    groups: list[int]
+
+
+def owner(folder: str) -> Account | None:
+    """Whose a folder is, where that is somebody else and we are root: only root may become who it wants."""
+    info = os.stat(folder)
+    if os.geteuid() != 0 or info.st_uid == 0:
+        return None
+    try:
+        account = pwd.getpwuid(info.st_uid)
+    except KeyError:
+        return Account(info.st_uid, info.st_gid, [info.st_gid])
+    return Account(info.st_uid, account.pw_gid, os.getgrouplist(account.pw_name, account.pw_gid))
+
+
 class Git:
     """Runs git in one git dir. `objects` is where objects are read and written instead of its own folder, `index` the
-    index file instead of its own.
+    index file instead of its own, `account` who it runs as instead of who we are.
     """
 
     def __init__(
@@ -111,12 +132,14 @@ class Git:
         objects: str | None = None,
         work_tree: Path | None = None,
         index: Path | None = None,
+        account: Account | None = None,
     ) -> None:
         self.program = program
         self.git_dir = str(git_dir)
         self.objects = objects
         self.work_tree = work_tree
         self.index = index
+        self.account = account
 
     def command(self, *args: str, settings: Mapping[str, str] | None = None) -> list[str]:
         words = [self.program, "--no-pager", "--no-replace-objects"]
@@ -185,6 +208,7 @@ class Git:
         bufsize: int = -1,
     ) -> subprocess.Popen[bytes]:
         """git, begun, and out of the reach of the signals that are meant for us."""
+        uid, gid, groups = self.account or (None, None, None)
         with shielded():
             return subprocess.Popen(
                 self.command(*args, settings=settings),
@@ -194,6 +218,9 @@ class Git:
                 cwd=self.work_tree or self.git_dir,
                 env=self.environment(),
                 bufsize=bufsize,
+                user=uid,
+                group=gid,
+                extra_groups=groups,
             )
 
     def text(self, *args: str, ok: tuple[int, ...] = (0,)) -> str:

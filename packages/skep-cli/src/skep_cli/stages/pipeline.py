@@ -128,7 +128,14 @@ class Pipeline:
         built = msgspec.to_builtins(run)
         log.append("begun", {**{key: built[key] for key in begun}, "uid": os.geteuid()})
         write_new(folder.record, run.encode())
-        os.makedirs(results, mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(results, mode=0o700, exist_ok=True)
+        except OSError as error:
+            if order.results is None:
+                raise
+            raise CannotRun(
+                f"--results {results}: {error.strerror}: name a folder that can be made and written"
+            ) from None
         self._space, self._layer = self._workspace(folder)
         run.workspace = self._space.kind
         self._status.phase("preparing")

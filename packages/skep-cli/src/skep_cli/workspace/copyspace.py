@@ -51,8 +51,7 @@ class CopySpace:
         )
         if repo:
             repository.detach(order.git, repo, folder.workspace)
-        why = f", blocks copied: {copy.why_copied}" if copy.why_copied else ""
-        cloned = ", blocks shared" if copy.cloned else why
+        cloned = ", sharing the disk space of the original" if copy.cloned else ""
         size = f"{copy.bytes / 1e6:,.1f} MB{cloned}"
         say(f"workspace of {count(len(copy.sources), 'file')} ({size}), baseline {self.before.tree[:12]}")
         self._listing = copy.listing
