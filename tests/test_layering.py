@@ -32,11 +32,20 @@ MAY_IMPORT: dict[str, set[str]] = {
 HEAVY = ("anyio", "argparse", "asyncio", "click", "h11", "logging", "platformdirs", "rich", "trio")
 """What costs more to import than a sandbox costs to start."""
 
-WEIGHTY = ("dataclasses", "inspect", "msgspec", "pathlib", "subprocess", "tomllib", "typing", "typing_extensions")
+WEIGHTY = (
+    *("dataclasses", "idna", "inspect", "msgspec", "pathlib", "stringprep", "subprocess", "tomllib", "typing"),
+    "typing_extensions",
+)
 """What costs more to import than most of skep."""
 
+ON_DEMAND = (
+    *("skep_bwrap.diagnose", "skep_bwrap.probe", "skep_cli.reportfile", "skep_cli.screen.told"),
+    *("skep_policy.load", "skep_policy.minimal", "skep_policy.places", "skep_policy.policy"),
+)
+"""Of skep itself: what a failure, a report, a policy file or something to tell is needed for."""
+
 ONLY_FOR_THE_PROXY = (
-    *("collections", "contextlib", "enum", "functools", "idna", "ipaddress", "json", "re", "signal", "skep_proxy"),
+    *("collections", "contextlib", "enum", "functools", "ipaddress", "json", "re", "signal", "skep_proxy"),
     *("socket", "threading"),
 )
 """What a command that may reach nothing, and asks for nothing, does without."""
@@ -92,6 +101,7 @@ def test_exec_loads_nothing_heavy_on_the_way_to_its_command(
     loaded = {name.partition(".")[0] for name in started[started.index("site") :]}
     assert "skep_policy" in loaded
     assert loaded & set(without) == set()
+    assert set(started) & set(ON_DEMAND) == set()
 
 
 def imports(package: str) -> list[tuple[Path, str]]:

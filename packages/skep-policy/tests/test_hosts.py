@@ -262,3 +262,25 @@ def test_plain_ascii_names_do_not_import_idna() -> None:
 
     code = "import sys, skep_policy.hosts as h; h.canonical_host('a.example'); sys.exit('idna' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_name_that_needs_idna_is_malformed_when_it_cannot_be_loaded() -> None:
+    import subprocess
+    import sys
+
+    code = """
+import os, resource, sys
+import skep_policy.hosts as h
+if len(sys.argv) > 1:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+try:
+    print(h.canonical_host("b\\xfccher.example"))
+except h.MalformedHost as error:
+    print("malformed:", error)
+"""
+
+    def said(*more: str) -> str:
+        return subprocess.run([sys.executable, "-c", code, *more], check=True, capture_output=True, text=True).stdout
+
+    assert said() == "xn--bcher-kva.example\n"
+    assert said("none left").startswith("malformed: cannot be judged by IDNA at the moment")

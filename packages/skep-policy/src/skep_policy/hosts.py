@@ -22,6 +22,10 @@ from __future__ import annotations
 from .errors import MalformedHost
 from .value import Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+
 MAX_NAME = 253
 """Octets of a name without its trailing dot (RFC 1035, 2.3.4)."""
 
@@ -181,8 +185,7 @@ def _check_label(label: str, text: str) -> None:
 
 def _check_a_label(label: str, text: str) -> None:
     """An A-label must be what its decoded form encodes to, or two spellings would name one host."""
-    import idna
-
+    idna = _idna(text)
     try:
         unicode = idna.ulabel(label)
         if not unicode.isascii() and idna.alabel(idna.uts46_remap(unicode, False)).decode() == label:
@@ -192,10 +195,20 @@ def _check_a_label(label: str, text: str) -> None:
     raise MalformedHost(f"{label!r} is not the IDNA form of anything in {text!r}")
 
 
+def _idna(text: str) -> ModuleType:
+    """5 ms and a table of 300 KiB: only for text that needs it. MalformedHost where it cannot be loaded now, as when
+    descriptors have run out.
+    """
+    try:
+        import idna
+    except (ImportError, OSError) as error:
+        raise MalformedHost(f"cannot be judged by IDNA at the moment ({error}): {text!r}") from None
+    return idna
+
+
 def _to_ascii(text: str) -> str:
     """Lower-case ASCII by UTS-46 and IDNA 2008; labels are split before they are encoded, and joined by plain dots."""
-    import idna  # 2 ms and a table of 300 KiB: only for text that needs it
-
+    idna = _idna(text)
     try:
         labels = idna.uts46_remap(text, False).split(".")
         return ".".join(label if label.isascii() else idna.alabel(label).decode() for label in labels)

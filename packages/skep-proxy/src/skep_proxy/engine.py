@@ -218,9 +218,9 @@ def descriptors() -> int:
 
 def load_everything() -> None:
     """Every module that a conversation may want is loaded: when descriptors have run out, none can be. Raises OSError
-    and ImportError then.
+    and ImportError then. But not idna, as large as all the rest: a name that needs it is refused then.
     """
-    for name in ("encodings.idna", "idna", "ipaddress", "skep_proxy.forward", "skep_proxy.handoff", "skep_proxy.hop"):
+    for name in ("ipaddress", "skep_proxy.forward", "skep_proxy.handoff", "skep_proxy.hop"):
         __import__(name)
 
 

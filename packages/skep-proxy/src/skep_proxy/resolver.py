@@ -25,7 +25,7 @@ Answer = Callable[[list[str], OSError | None], None]
 
 def getaddrinfo(host: str, port: int) -> list[str]:
     """What the system's resolver says, in its order, each address once."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    found = socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)  # text would load a codec
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
