@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,34 @@ def test_a_socket_that_was_renamed_since_it_was_bound_is_found(tmp_path: Path) -
         server.listen()
         os.rename(folder + "/new", folder + "/live")
         assert folder + "/live" in census().sockets
+
+
+def test_sockets_that_come_and_go_beside_it_do_not_hide_one_that_stays(tmp_path: Path) -> None:
+    folder = os.path.realpath(tmp_path)
+    over = threading.Event()
+
+    def come_and_go(name: str) -> None:
+        while not over.is_set():
+            with socket.socket(socket.AF_UNIX) as passing:
+                passing.bind(f"{folder}/bound-{name}")
+                passing.listen()
+                os.rename(f"{folder}/bound-{name}", f"{folder}/passing-{name}")
+                os.unlink(f"{folder}/passing-{name}")
+
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(folder + "/new")
+        server.listen()
+        os.rename(folder + "/new", folder + "/live")
+        others = [threading.Thread(target=come_and_go, args=(name,)) for name in "ab"]
+        for other in others:
+            other.start()
+        try:
+            mounts = HostFacts.gather().mounts
+            assert all(folder + "/live" in census(mounts).sockets for _ in range(200))
+        finally:
+            over.set()
+            for other in others:
+                other.join()
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])

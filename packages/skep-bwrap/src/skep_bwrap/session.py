@@ -176,7 +176,7 @@ def _launched(
             again -= 1
             if apart and error.check == "apart":
                 apart = False
-            elif again and error.check == "mount" and not all(map(os.path.lexists, facts.sockets)):
+            elif again and error.check == "mount" and not all(map(os.path.lexists, (*facts.sockets, *facts.pipes))):
                 facts = HostFacts.gather()
             else:
                 raise
