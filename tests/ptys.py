@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 SKEP = str(Path(sys.executable).with_name("skep"))
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds until what did not come will not come."""
 
 
@@ -70,13 +70,12 @@ class Terminal:
             assert block, f"it ended without {pattern!r}: {self.seen!r}"
             self.seen += block.decode(errors="replace").replace("\r", "")
 
-    def wait_for_another_foreground(self, group: int) -> None:
-        """Some other process group than this one has the terminal."""
+    def wait_for_foreground(self, program: str) -> None:
+        """The process group that has the terminal is led by this program; it has it before it has been executed."""
         end = time.monotonic() + PATIENCE
-        while os.tcgetpgrp(self.fd) == group:
+        while Path(f"/proc/{os.tcgetpgrp(self.fd)}/comm").read_text() != f"{program}\n":
             assert time.monotonic() < end
             time.sleep(0.05)
-        time.sleep(0.2)  # it has the terminal before it has been executed
 
     def modes(self) -> int:
         return int(termios.tcgetattr(self.fd)[3])

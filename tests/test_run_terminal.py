@@ -65,9 +65,12 @@ class Shown:
 
 
 def test_a_live_row_tells_phase_time_and_requests_and_is_gone_in_the_end(folder: Path) -> None:
-    script = "printf working; curl -s http://not-listed.example/ > /dev/null; sleep 1.2; echo; echo done"
-    text = Shown(folder, script, columns=100).all()
-    assert re.search(r"skep: worker 0:01  requests: 0 allowed, 1 denied  \u2502 working", text), text
+    script = "printf working; curl -s http://not-listed.example/ > /dev/null; "
+    wait = "while ! test -e $SKEP_RESULTS/seen; do sleep 0.05; done; echo; echo done"
+    shown = Shown(folder, script + wait, "--results", str(folder / "results"), columns=100)
+    found = shown.terminal.expect(r"(?s).*skep: worker \d:(?!00)\d\d  requests: 0 allowed, 1 denied  \u2502 working")
+    (folder / "results/seen").touch()
+    text = found[0] + shown.all()
     assert "skep: preparing 0:00" in text and "\u2502 done\r\n" in text
     shown = Shown(folder, script)
     rows = shown.screen()

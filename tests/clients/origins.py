@@ -19,7 +19,6 @@ import ssl
 import subprocess
 import tarfile
 import threading
-import time
 import zipfile
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
@@ -31,6 +30,7 @@ import trustme
 
 from .database import found as installed
 from .database import postgres as real_postgres
+from .database import wait_for
 
 GOOD, BAD = "good.test", "bad.test"
 MARKER = "marker of the origin"
@@ -159,8 +159,11 @@ def everything(folder: Path) -> Generator[Ports]:
         fill(folder, https)
         database = postgres
         if installed() is not None:
-            stack.enter_context(real_postgres(database := free_port(), MARKER))
-        yield Ports(http, https, postgres, lines, stack.enter_context(secure_shell(folder)), database)
+            database = stack.enter_context(reserved_port())
+            stack.enter_context(real_postgres(database, MARKER))
+        ssh = stack.enter_context(reserved_port())
+        stack.enter_context(secure_shell(folder, ssh))
+        yield Ports(http, https, postgres, lines, ssh, database)
 
 
 def fill(folder: Path, port: int) -> None:
@@ -234,17 +237,16 @@ def go_modules(folder: Path) -> None:
 
 
 @contextmanager
-def secure_shell(folder: Path) -> Generator[int]:
-    """sshd as the current user on a port of its own, with keys of its own."""
+def secure_shell(folder: Path, port: int) -> Generator[None]:
+    """sshd as the current user, with keys of its own."""
     if SSHD is None:
-        yield free_port()
+        yield
         return
     if os.geteuid() == 0:
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)  # where it locks itself up when it starts as root
     for name in ("host_key", "key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
     shutil.copy(folder / "key.pub", folder / "authorized")
-    port = free_port()
     settings = {
         "Port": port, "ListenAddress": "127.0.0.1", "HostKey": folder / "host_key", "PidFile": "none",
         "AuthorizedKeysFile": folder / "authorized", "StrictModes": "no", "UsePAM": "no",
@@ -253,23 +255,22 @@ def secure_shell(folder: Path) -> Generator[int]:
     (folder / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
     public = (folder / "host_key.pub").read_text()
     (folder / "known_hosts").write_text("".join(f"[{host}]:{port} {public}" for host in (GOOD, BAD)))
-    log = (folder / "sshd.log").open("w")
-    daemon = subprocess.Popen([SSHD, "-D", "-e", "-f", folder / "sshd_config"], stderr=log, stdin=subprocess.DEVNULL)
+    log = folder / "sshd.log"
+    with log.open("w") as said:
+        argv = [SSHD, "-D", "-e", "-f", folder / "sshd_config"]
+        daemon = subprocess.Popen(argv, stderr=said, stdin=subprocess.DEVNULL)
     try:
-        for _ in range(200):
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert daemon.poll() is None, (folder / "sshd.log").read_text()
-            time.sleep(0.05)
-        yield port
+        wait_for(port, daemon, log)
+        yield
     finally:
         daemon.terminate()
         daemon.wait()
-        log.close()
 
 
-def free_port() -> int:
+@contextmanager
+def reserved_port() -> Generator[int]:
+    """A port of loopback at which nobody listens but who asks for this very one: the system gives it to nobody else."""
     with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # so that a server, which sets it too, may have it
         sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
+        yield sock.getsockname()[1]

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.sandbox
 COMMON = """
 import socket, struct, sys
 
-def talk(address, data, patience=10):
+def talk(address, data, patience=60):
     "What is answered to data, or the name of the error."
     try:
         with socket.create_connection(address, patience) as sock:
@@ -48,7 +48,7 @@ def lookup(name, server, kind=1):
 
 def inside(stage: Stage, code: str, *flags: str, weakened: str | None = None, descriptors: int | None = None) -> Seen:
     script = f"{stage.python} -c {shlex.quote(COMMON + code)}"
-    seen = stage.exec(script, "--wall", "40s", *flags, weakened=weakened, descriptors=descriptors)
+    seen = stage.exec(script, "--wall", "200s", *flags, weakened=weakened, descriptors=descriptors)
     assert seen.code == 0, seen.error
     return seen
 

@@ -14,8 +14,8 @@ from .stage import PROXY_VARIABLES, Seen, Stage, version_of, which
 pytestmark = pytest.mark.sandbox
 
 DOCUMENT = Path(__file__).parents[2] / "docs/clients.md"
-PATIENCE = 30
-"""Seconds after which a client that was denied counts as one that hangs; each is done in a few."""
+PATIENCE = 120
+"""Seconds after which a client that was denied counts as one that hangs; each is done in a few on a quiet machine."""
 
 BARE = "unset " + " ".join(PROXY_VARIABLES) + " NODE_USE_ENV_PROXY; "
 WAYS = {"as it comes": "", "variables unset": BARE, "no transparent egress": ""}

@@ -67,7 +67,7 @@ for name, body in json.loads(sys.argv[2]).items():
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(10)
+        signal.alarm(60)
         os.chdir(W)
         os.write(write, one(body).encode())
         os._exit(0)

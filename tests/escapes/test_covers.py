@@ -11,7 +11,7 @@ from .worker import Worker, eventually
 
 pytestmark = pytest.mark.sandbox
 
-WAIT = "touch ready; n=0; while [ ! -e go ] && [ $n -lt 500 ]; do sleep 0.02; n=$((n+1)); done; "
+WAIT = "touch ready; n=0; while [ ! -e go ] && [ $n -lt 3000 ]; do sleep 0.02; n=$((n+1)); done; "
 
 
 def meanwhile(worker: Worker, script: str, *flags: str, replaced: Path | None) -> subprocess.CompletedProcess[str]:

@@ -9,7 +9,7 @@ import pytest
 from skep_bwrap.cgroup import hold, release, renew
 from skep_policy.boundary import Limits
 
-from .box import Box, eventually, tagged
+from .box import Box, ended_by_wall, eventually, tagged
 
 pytestmark = pytest.mark.sandbox
 
@@ -52,7 +52,7 @@ while True:
     except OSError:
         pass
 """
-    result = box.python(bomb, limits=Limits(processes=40, wall=1.0))
+    result = ended_by_wall(lambda wall: box.python(bomb, limits=Limits(processes=40, wall=wall)))
     assert result.outcome.limit == "wall" and eventually(lambda: not tagged(tag))
 
 
@@ -129,7 +129,7 @@ def test_cgroups_a_worker_made_in_its_own_go_with_it() -> None:
 
 def test_a_cgroup_of_a_caller_that_is_gone_is_swept_by_the_next_and_one_of_a_living_caller_is_not() -> None:
     limits = Limits(processes=10)
-    living, dead = hold(limits, f"skep-{os.getpid()}-alive"), hold(limits, "skep-4194305-dead")
+    living, dead = hold(limits, f"skep-{os.getpid()}-alive"), hold(limits, f"skep-4194305-{os.getpid()}")
     if not dead.folders:
         pytest.skip("no cgroup of this host is ours to divide")
     try:

@@ -167,7 +167,7 @@ def meanwhile(state: Path, repo: Path, script: str, act: Any, *flags: str) -> di
     go.parent.mkdir(exist_ok=True)
 
     def acting() -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while not begun.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(0.3)

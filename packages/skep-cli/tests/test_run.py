@@ -208,7 +208,7 @@ def test_a_full_disk_before_the_worker_is_one_line_and_leaves_nothing(state: Pat
 
 @needs_unshare
 def test_a_disk_the_worker_fills_ends_in_a_failed_run_with_what_there_is(state: Path, repo: Path) -> None:
-    worker = "sh -c 'echo x > f; head -c 100000000 /dev/zero > fill; cat fill; sleep 1'"
+    worker = "sh -c 'echo x > f; head -c 100000000 /dev/zero > fill; cat fill; exec sleep 60'"
     done = on_small_disk(state, repo, "4m", "--worker", worker, "--json", "--quiet", *HERE)
     assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
     told = document(done)

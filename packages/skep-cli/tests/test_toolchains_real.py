@@ -245,7 +245,7 @@ def configured(toolchain: str, yard: Yard) -> tuple[str, int]:
     for rule in layer.policy.network.allow:
         host, _, port = rule.rpartition(":")
         try:
-            urlopen(f"{'http' if port == '80' else 'https'}://{rule}/", timeout=20).close()
+            urlopen(f"{'http' if port == '80' else 'https'}://{rule}/", timeout=60).close()
         except HTTPError:
             pass  # it answers, and that is what was asked
         except OSError as error:

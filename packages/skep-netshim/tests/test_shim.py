@@ -247,7 +247,7 @@ def test_the_status_is_the_commands(echo: Path, command: list[str], code: int, w
 @pytest.mark.usefixtures("namespaces")
 def test_signals_are_passed_on(echo: Path) -> None:
     command = ["sh", "-c", "trap 'exit 9' TERM; echo up; while :; do sleep 0.05; done"]
-    argv = alone(sys.executable, "-I", "-S", SHIM, "--unix", str(path), "--relay", "--", *command)
+    argv = alone(sys.executable, "-I", "-S", SHIM, "--unix", str(echo), "--relay", "--", *command)
     with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"up\n"
         process.send_signal(signal.SIGTERM)
