@@ -8,8 +8,8 @@ included. It speaks over one socket, the lifeline:
                end-of-file: whoever asked for the sandbox is dead, so end it
     from it    `bwrap PID`, `stopped SIGNAL`, `limit NAME`, `exit STATUS` (all is gone then), each a line
 
-It runs forked from a single-threaded caller, or as a program of its own (`python3 -I -S guardian.py FD SIZE`) for
-callers with threads; both read the same plan. So it imports little, and nothing that is not in the standard library.
+It runs forked from a single-threaded caller, or as a program of its own (`main`, with `-I -S`) for callers with
+threads; both read the same plan. So it imports little, and nothing that is not in the standard library.
 """
 
 from __future__ import annotations
@@ -22,11 +22,15 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Callable
 else:
     import _signal as signal  # the module around it imports enum, which takes as long as ten of ours
 
+if TYPE_CHECKING or __package__:
+    from . import kernel
+else:
+    kernel = __import__("kernel")  # a program knows of no package
 
-PR_SET_CHILD_SUBREAPER = 36
 HELD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Ignored by bwrap, so that they reach the worker and not its monitor; the shim puts them back for the worker."""
 
@@ -54,22 +58,6 @@ class Plan:
         return {int(fd) for key in ("keep", "stdin", "stdout", "diagnostics") for fd in self.many(key)}
 
 
-def become_subreaper() -> None:
-    """By `_ctypes`, since the `ctypes` module around it takes longer than everything else here."""
-    import _ctypes
-
-    class Int(_ctypes._SimpleCData):  # type: ignore[misc, name-defined]
-        _type_ = "i"
-
-    class Function(_ctypes.CFuncPtr):  # type: ignore[misc, name-defined]
-        _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
-        _restype_ = Int
-
-    prctl = Function(_ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "prctl"))  # type: ignore[arg-type]
-    if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(_ctypes.get_errno(), "child subreaper")
-
-
 def close_all_but(kept: set[int]) -> None:
     start = 3
     for fd in sorted(kept):
@@ -79,12 +67,13 @@ def close_all_but(kept: set[int]) -> None:
     os.closerange(start, 1 << 20)
 
 
-def start(plan: Plan) -> int:
+def start(plan: Plan, ptrace: Callable[..., int]) -> kernel.Hold:
     """Fork the sandbox: a process group of its own, the terminal if the caller had it, its cgroups; then exec.
     Without a terminal in the plan it gets a session of its own: /dev/tty inside is not the caller's then.
     """
     tty = plan.number("tty") if plan.number("hand") else None
     apart = plan.number("tty") is None
+    gate, gate_key = os.pipe()
     pid = os.fork()
     if pid:
         try:
@@ -94,8 +83,15 @@ def start(plan: Plan) -> int:
                 os.tcsetpgrp(tty, pid)
         except OSError:
             pass  # the child has done it, or is gone
-        return pid
+        hold = kernel.Hold(pid, ptrace)
+        os.write(gate_key, b"x")
+        os.close(gate)
+        os.close(gate_key)
+        return hold
     try:
+        os.close(gate_key)
+        if not os.read(gate, 1):
+            os._exit(125)  # the guardian is gone
         os.setsid() if apart else os.setpgid(0, 0)
         if tty is not None:
             os.tcsetpgrp(tty, os.getpid())
@@ -232,9 +228,10 @@ class Guardian:
         os.set_blocking(wake_write, False)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         signal.set_wakeup_fd(wake_write)
-        become_subreaper()
+        ptrace = kernel.become_subreaper()
         self.keep_terminal()
-        self.bwrap = start(self.plan)
+        self.hold = start(self.plan, ptrace)
+        self.bwrap = self.hold.bwrap
         self.say(f"bwrap {self.bwrap}")
         for fd in self.plan.descriptors() - {0, 1, 2, self.tty}:
             os.close(fd)
@@ -318,6 +315,8 @@ class Guardian:
                 return True
             if pid == 0:
                 return False
+            if self.hold.saw(pid, status):
+                continue
             if pid == self.bwrap:
                 if os.WIFSTOPPED(status):
                     await_stop(self.bwrap)
@@ -393,7 +392,3 @@ def main() -> None:
             os._exit(1)
         plan += block
     guard(plan, lifeline)
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,7 @@ from skep_policy.value import Value
 from . import guardian
 from .descriptors import check_destination, high, memfd, pipe
 from .errors import BackendUnavailable
-from .facts import runnable, sysctls
+from .facts import sysctls
 from .holders import children, end_holders
 
 TYPE_CHECKING = False
@@ -354,13 +354,16 @@ def _start_guardian(plan: bytes, needed: list[int]) -> tuple[_socket.socket, Cal
     return ours, lambda: _reap(pid)
 
 
+PROGRAM = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main()"
+
+
 def _run_guardian(lifeline: int, size: int, needed: list[int]) -> int:
     import subprocess
     import sys
 
     interpreter = os.path.realpath(getattr(sys, "_base_executable", "") or sys.executable)
     process = subprocess.Popen(
-        [interpreter, "-I", "-S", runnable(guardian.__file__, interpreter), str(lifeline), str(size)],
+        [interpreter, "-I", "-S", "-c", PROGRAM, os.path.dirname(guardian.__file__), str(lifeline), str(size)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         pass_fds=[lifeline, *needed],
