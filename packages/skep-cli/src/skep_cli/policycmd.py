@@ -27,6 +27,7 @@ from .evidence.state import gather
 from .flags import Flags
 from .host import BACKENDS
 from .options import collect, here, policy_flags
+from .policyshow import brief, whole
 from .private import own_folder
 from .refusals import said
 from .screen.render import one_line
@@ -72,12 +73,20 @@ def _plain(value: object) -> int:
 JSON: Callable[[Any], Any] = click.option("--json", "json", is_flag=True, help="One JSON document on stdout.")
 
 
-@command.command(short_help="Print every value in force, and where it is from.")
+@command.command(short_help="Print what is in force, and where it is from.")
+@click.option("--all", "everything", is_flag=True, help="What is built in too, line by line.")
 @policy_flags(report=False)
 @JSON
-def show(json: bool, **values: Any) -> None:
-    """Print every value in force with the layer it comes from, the paths it protects and hides, what was
-    withheld, and what the boundary of each system makes of each key.
+def show(json: bool, everything: bool, **values: Any) -> None:
+    """Print what is set and by which file or flag, what was asked for and not granted, and what comes of it: where it
+    may write, what is read-only or hidden, what it may reach. What is built in is counted; --all lists it, with what
+    each system makes of each key.
+
+    \b
+    Examples:
+        skep policy show
+        skep policy show --preset claude
+        skep policy show --all --toolchain python
     """
     policy, flags, facts = in_force(values)
     boundary = boundary_of(policy, flags, facts)
@@ -95,21 +104,9 @@ def show(json: bool, **values: Any) -> None:
             }
         )
         return
-    for entry in policy.entries:
-        tell(f"{entry.key} = {entry.value}  ({entry.source})")
-    for title, rules in (("writable", boundary.roots), ("protected", boundary.protects), ("hidden", boundary.hides)):
-        click.echo(f"\n{title}:")
-        for rule in rules:
-            absent = "; absent" if rule.kind == "absent" else ""
-            tell(f"  {rule.path}  ({rule.source}{absent}) {rule.reason}")
-    click.echo(f"\nnetwork: {boundary.rules.mode}")
-    for entry in policy.withheld:
-        tell(f"withheld until `skep trust {facts.cwd}`: {entry.key} = {entry.value}  ({entry.source})")
-    click.echo(f"\nenforcement (here: {here().backend or 'none'}):")
-    for key, by in enforcement().items():
-        click.echo(f"  {key}")
-        for backend, made in by.items():
-            tell(f"    {backend}: {made.status}: {made.how}")
+    lines = whole if everything else brief
+    for line in lines(policy, boundary, enforcement(), here().backend):
+        tell(line) if line else click.echo()
 
 
 def enforcement() -> dict[str, dict[str, Key]]:

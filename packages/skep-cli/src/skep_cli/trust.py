@@ -15,7 +15,7 @@ from skep_policy.trust import TrustStore
 
 from .errors import SkepError, UsageError, refused
 from .evidence.state import gather, guarded
-from .projectfile import PROJECT_FILE, store_path, trust_store
+from .projectfile import PROJECT_FILE, project_of, store_path, trust_store
 from .screen.render import one_line
 
 
@@ -33,17 +33,23 @@ def write_store(store: TrustStore, facts: Facts) -> None:
 
 
 @click.command(short_help="Let a project's skep.toml widen the policy.")
-@click.argument("repo", type=click.Path(exists=True, file_okay=False))
+@click.argument("repo", default=".", type=click.Path(exists=True, file_okay=False))
 @click.option("--yes", "-y", is_flag=True, help="Do not ask.")
 @click.option("--forget", is_flag=True, help="Trust it no longer.")
 def command(repo: str, yes: bool, forget: bool, **_: Any) -> None:
-    """Show what REPO's skep.toml widens, ask, and pin the file as it is now.
+    """Show what the skep.toml of REPO, or of this folder, widens; ask; and pin the file as it is now.
 
     The file comes from the same place as the code that is not trusted: it may always narrow the policy, and what it
     widens counts only after this. Any change to it asks again.
+
+    \b
+    Examples:
+        skep trust
+        skep trust --yes ../lib
+        skep trust --forget
     """
     facts = gather()
-    project = os.path.realpath(repo)
+    project = project_of(os.path.realpath(repo), facts=facts)
     path = os.path.join(project, PROJECT_FILE)
     try:
         store = trust_store(facts)
