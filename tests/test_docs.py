@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -115,10 +116,16 @@ def test_shown_command_exists_with_its_flags(where: str, command: str) -> None:
     words = words[: words.index("--")] if "--" in words else words
     program = Path(sys.executable).with_name(Path(words[0]).name)
     path = [word for word in words[1:] if re.fullmatch("[a-z]+", word)][: 2 if words[1] in ("policy", "audit") else 1]
-    help = subprocess.run([program, *path, "--help"], capture_output=True, text=True)
-    assert help.returncode == 0, help.stderr
+    help = help_of(program, *path)
     for flag in (word.partition("=")[0] for word in words[1:] if word.startswith("--")):
-        assert re.search(rf"(?<![\w-]){flag}(?![\w-])", help.stdout), flag
+        assert re.search(rf"(?<![\w-]){flag}(?![\w-])", help), flag
+
+
+@cache
+def help_of(*words: str | Path) -> str:
+    done = subprocess.run([*words, "--help"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def test_readme_has_two_commands_that_each_set_up_a_bare_machine() -> None:

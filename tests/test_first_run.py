@@ -43,7 +43,7 @@ VARIES = (
     (r"\b\d+\.\d+ ?s\b|(?<= )\d+\.\d(?= )", "N s"),
     (r"(?<=^  boundary  ).*", "LAYERS"),
     (r"(?<=RUN: )(an overlay over .*|copying .*\n.*: workspace of .*)", "WORKSPACE"),
-    (r" +(?=(DATE|N s|STARTED|SECONDS))", " "),
+    (r" +(?=(DATE|N s|STARTED|SECONDS))|(?<=N s) +", " "),
 )
 """What is different each time, and what stands for it here."""
 

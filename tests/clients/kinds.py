@@ -36,6 +36,8 @@ class Client(NamedTuple):
     """Programs; a name that begins with `-m ` is a module of the system's Python."""
     version: str = ""
     explicit: str = "yes"
+    asks_again: bool = False
+    """Waits for seconds and asks again when it is denied."""
 
 
 def python(code: str) -> str:
@@ -67,6 +69,7 @@ CLIENTS = (
         "--index-url https://{host}:{https}/simple/ --target target skepling==1.0 && python3 target/skepling.py",
         ("-m pip",),
         "/usr/bin/python3 -m pip --version",
+        asks_again=True,
     ),
     Client(
         "uv",
@@ -74,6 +77,7 @@ CLIENTS = (
         "--default-index https://{host}:{https}/simple/ --target target skepling==1.0 && python3 target/skepling.py",
         ("uv",),
         "uv --version",
+        asks_again=True,
     ),
     Client(
         "npm",
@@ -83,6 +87,7 @@ CLIENTS = (
         "node node_modules/skepling",
         ("npm", "node"),
         "npm --version",
+        asks_again=True,
     ),
     Client(
         "apt",

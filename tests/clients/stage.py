@@ -8,11 +8,13 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from skep_bwrap.find import find_bwrap
 from skep_bwrap.seccomp import ARCHES, base_filter
 
 from .kinds import COMPILERS, PROGRAMS, PYTHON, Client
@@ -76,14 +78,15 @@ def copied_environment(base: Path) -> str:
 
 
 class Stage:
-    """One folder with everything; `exec` runs a script as `skep exec` does, allowed to speak to GOOD only."""
+    """One folder with everything; `exec` runs a script in a folder of its own as `skep exec` does, allowed to speak to
+    GOOD only. Any number at a time.
+    """
 
     def __init__(self, base: Path) -> None:
         self.base = base
         self.files = base / "files"
         self.home = base / "home"
-        self.workspace = self.home / "work"
-        for folder in (self.files, self.home, self.workspace):
+        for folder in (self.files, self.home):
             folder.mkdir()
         self.ports = Ports(0, 0, 0, 0, 0, 0)
         self.python = PYTHON if not sys.prefix.startswith(("/tmp/", "/var/tmp/")) else copied_environment(base)
@@ -99,6 +102,7 @@ class Stage:
                     command, shell=True, cwd=self.files, env=env, capture_output=True, text=True, timeout=300
                 )
                 assert done.returncode == 0, done.stderr
+        self.make_weak_bwraps()
         (self.files / "hosts").write_text(HOSTS)
         network = {"allow": [f"{GOOD}:{port}" for port in self.ports], "private": [GOOD, BAD]}
         variables = dict.fromkeys(CA_VARIABLES, f"{self.files}/ca.pem")
@@ -118,10 +122,8 @@ class Stage:
         path = SEARCH
         if weakened:
             path = f"{self.weak_bwrap(weakened)}:{SEARCH}"
-        report = self.base / "report.json"
-        report.unlink(missing_ok=True)
-        subprocess.run(["rm", "-rf", self.workspace], check=True)
-        self.workspace.mkdir()
+        workspace = Path(tempfile.mkdtemp(dir=self.home))
+        report = self.base / f"{workspace.name}.json"
         command = [
             SKEP,
             "exec",
@@ -140,23 +142,22 @@ class Stage:
         env = {"PATH": path, "HOME": str(self.home), "LANG": "C.UTF-8", "USER": getpass.getuser()}
         done = subprocess.run(
             with_hosts(self.files / "hosts", command),
-            cwd=self.workspace, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
+            cwd=workspace, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300,
         )  # fmt: skip
         assert report.exists() and report.stat().st_size, done.stderr
         seen: dict[str, Any] = json.loads(report.read_text())
         return Seen(done.stdout, done.stderr, done.returncode, seen)
 
     def weak_bwrap(self, how: str) -> Path:
-        folder = self.base / how.replace(" ", "-")
-        if not folder.exists():
-            from skep_bwrap.find import find_bwrap
+        return self.base / how.replace(" ", "-")
 
-            folder.mkdir()
-            real = find_bwrap(environ=os.environ)
-            text = WEAK_BWRAP.format(python=os.path.realpath(PYTHON), bwrap=real, change=WEAK[how])
-            (folder / "bwrap").write_text(text)
-            (folder / "bwrap").chmod(0o755)
-        return folder
+    def make_weak_bwraps(self) -> None:
+        real = find_bwrap(environ=os.environ)
+        for how, change in WEAK.items():
+            program = self.weak_bwrap(how) / "bwrap"
+            program.parent.mkdir()
+            program.write_text(WEAK_BWRAP.format(python=os.path.realpath(PYTHON), bwrap=real, change=change))
+            program.chmod(0o755)
 
 
 def with_hosts(table: Path, command: list[str]) -> list[str]:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -156,8 +157,10 @@ def test_a_signal_to_the_verification_ends_it_as_unavailable(state: Path, repo: 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_any_signal_at_any_moment_ends_in_a_document_or_in_nothing(state: Path, big: Path, kind: str) -> None:
-    for step in range(8):
-        started = Started(state, big, "echo x > f; sleep 0.1", kind, "--verify", "true")
+
+    def interrupted(step: int) -> None:
+        (state / str(step)).mkdir()
+        started = Started(state / str(step), big, "echo x > f; sleep 0.1", kind, "--verify", "true")
         started.until("skep: run")
         time.sleep(0.12 * step)
         number = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)[step % 3]
@@ -167,7 +170,9 @@ def test_any_signal_at_any_moment_ends_in_a_document_or_in_nothing(state: Path, 
             assert code in (128 + number, -number), started.said.decode()
         else:
             assert told["state"] in ("completed", "failed") and code in (0, 1)
-            shutil.rmtree(state / "skep/runs" / told["id"])
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(interrupted, range(8)))
 
 
 def test_a_block_is_ended_once_and_cleaning_up_is_left_alone() -> None:

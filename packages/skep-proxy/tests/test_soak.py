@@ -205,7 +205,7 @@ def test_soak_notices_what_is_planted(make: Make, serve: Serve, planted: str) ->
 
     setup = make(on_event=plant)
     try:
-        wrong = soak(setup, serve, 200, patience=3)
+        wrong = soak(setup, serve, 200, patience=1)
         assert any(planted in line for line in wrong), wrong
     finally:
         ended.set()
