@@ -234,10 +234,8 @@ def test_go_proxies_and_its_checksum_database(machine: Machine) -> None:
 
 
 CARGO = """\
-[ "$CARGO_HTTP_PROXY" ] || exit 9
-echo "    Updating index" >&2
+curl -s -x "$CARGO_HTTP_PROXY" https://index.example/config.json
 echo "error: failed to get 'serde' as a dependency of package 'asks v0.0.0 ($PWD)'" >&2
-echo "  failed to download from \\`https://index.example/config.json\\`" >&2
 exit 101
 """
 
@@ -258,6 +256,19 @@ def test_cargo_says_where_it_turns_and_its_index_where_the_files_are(machine: Ma
     assert env["CARGO_NET_RETRY"] == "2" and env["CARGO_NET_GIT_FETCH_WITH_CLI"] == "true"
     assert "secret" not in str(env)
     assert env["CARGO_HOME"].startswith("/tmp/")
+
+
+def test_the_index_that_cargo_asks_has_the_path_of_its_configuration(machine: Machine) -> None:
+    """Of an https URL a proxy sees the host; where the files are is asked for below the path."""
+    machine.tool("cargo", CARGO)
+    (machine.home / ".cargo").mkdir()
+    source = '[source.crates-io]\nreplace-with = "corp"\n[source.corp]\nregistry = "sparse+https://index.example/a/"\n'
+    (machine.home / ".cargo/config.toml").write_text(source)
+    [found] = cargo.read(Host(machine.facts, untrusted=[str(machine.project)]), {})
+    assert found.registries == ("sparse+https://index.example/a/",)
+    (machine.home / ".cargo/config.toml").write_text("")
+    [found] = cargo.read(Host(machine.facts, untrusted=[str(machine.project)]), {})
+    assert found.registries == ("https://index.example:443/",)
 
 
 def test_cargo_with_vendored_sources_needs_no_host_and_a_broken_one_is_told(machine: Machine) -> None:

@@ -1,4 +1,4 @@
-"""cargo, which tells where it turns for a crate when it gets nowhere."""
+"""cargo, which shows where it turns for a crate: to a proxy that lets nothing through."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from skep_policy.boundary import below
@@ -16,7 +16,7 @@ from skep_policy.errors import PolicyError
 from .found import Found, destination
 from .probe import Host
 
-_URL = re.compile(r"`((?:sparse\+|registry\+)?https?://[^`\s]+)`")
+_REQUEST = re.compile(r"CONNECT (?P<place>\S+:\d+) HTTP/1|[A-Z]+ (?P<url>https?://\S+) HTTP/1")
 _CRATE = {
     "Cargo.toml": '[package]\nname = "asks"\nversion = "0.0.0"\nedition = "2021"\n\n[dependencies]\nserde = "*"\n',
     "src/lib.rs": "",
@@ -34,7 +34,7 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
     host.seen.add(os.path.join(host.environ.get("RUSTUP_HOME") or host.home(".rustup"), "settings.toml"))
     config = parse(host.read(path) or "", path) if path else {}
     _refuse_unseen(host, config, path)
-    urls = [url for url in (asked(host, cargo, path), *indexes(config)) if url]
+    urls = [url for url in (asked(host, cargo, path, sources(config)), *indexes(config)) if url]
     files = [url for index in urls if (url := files_of(host, home, index))]
     env = {
         variable: str(value).lower() if isinstance(value, bool) else str(value)
@@ -47,24 +47,32 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
     return [Found(tuple(dict.fromkeys([*urls, *files])), env)]
 
 
-def asked(host: Host, cargo: str, config: str | None) -> str | None:
-    """The URL that cargo tries for any crate, replaced sources applied; None when it needs no network.
+def asked(host: Host, cargo: str, config: str | None, sources: Sequence[str]) -> str | None:
+    """The URL that cargo tries for any crate, replaced sources applied; None when it needs no network. `sources` are
+    those the configuration names: of an https URL a proxy sees host and port only.
 
-    Its only way out is a port that refuses, so it says where it wanted to go and nothing else happens.
+    Its only way out is a proxy of ours, so nothing else happens.
     """
-    with host.closed_port() as port, host.workbench(_CRATE) as folder:
+    with host.turning_away() as (port, requests), host.workbench(_CRATE) as folder:
+        proxy = f"http://127.0.0.1:{port}"
         env = {
             "CARGO_HOME": os.path.join(folder, "home"),
-            "CARGO_HTTP_PROXY": f"http://127.0.0.1:{port}",
+            "CARGO_HTTP_PROXY": proxy,
             "CARGO_NET_RETRY": "0",
             "CARGO_NET_OFFLINE": "false",
             "CARGO_TERM_COLOR": "never",
             "RUSTUP_AUTO_INSTALL": "0",
+            "NO_PROXY": "",
+            "no_proxy": "",
         }
-        argv = [cargo, *(["--config", config] if config else []), "fetch"]
-        said = host.ask(argv, env=env, folder=folder, may_fail=True)
-    if found := _URL.search(said):
-        return found[1]
+        told = ["--config", config, "--config", f'http.proxy="{proxy}"'] if config else []
+        said = host.ask([cargo, *told, "fetch"], env=env, folder=folder, may_fail=True)
+    for request in filter(None, map(_REQUEST.match, requests)):
+        if request["url"]:
+            return request["url"]
+        url = f"https://{request['place']}/"
+        place = destination(url, source="cargo")
+        return next((source for source in sources if destination(source, source="cargo") == place), url)
     if "error: " in said and "no matching package" not in said:
         lines = [line.strip() for line in said.splitlines() if line.startswith("error: ")]
         raise PolicyError(f"cargo does not say how it is configured: {lines[0].removeprefix('error: ')}")
@@ -104,6 +112,12 @@ def indexes(config: Mapping[str, Any]) -> list[str]:
     """The registries that have a name of their own."""
     tables = [_table(table) for table in _table(config.get("registries")).values()]
     return [index for table in tables if isinstance(index := table.get("index"), str)]
+
+
+def sources(config: Mapping[str, Any]) -> list[str]:
+    """The registries that may stand in for another."""
+    tables = [_table(table) for table in _table(config.get("source")).values()]
+    return [url for table in tables if isinstance(url := table.get("registry"), str)]
 
 
 def _refuse_unseen(host: Host, config: Mapping[str, Any], path: str | None) -> None:

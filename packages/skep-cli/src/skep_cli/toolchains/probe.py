@@ -24,6 +24,9 @@ PATIENCE = 30.0
 MAX_CONFIG = 1 << 20
 """Bytes read of a configuration file."""
 
+MAX_LINE = 1 << 12
+"""Bytes of a request's first line."""
+
 _UNASKED = frozenset(
     (
         *("PWD", "OLDPWD", "BASH_ENV", "ENV", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "NODE_OPTIONS", "NODE_PATH"),
@@ -185,13 +188,29 @@ class Host:
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextmanager
-    def closed_port(self) -> Generator[int]:
-        """A port of loopback that refuses connections: taken, and not listened on."""
-        import socket
+    def turning_away(self) -> Generator[tuple[int, list[str]]]:
+        """The port of a proxy on loopback that lets nothing through, and the first line of each request it had."""
+        import socketserver
+        import threading
 
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
-            yield sock.getsockname()[1]
+        asked: list[str] = []
+
+        class TurnedAway(socketserver.StreamRequestHandler):
+            timeout = PATIENCE
+
+            def handle(self) -> None:
+                asked.append(self.rfile.readline(MAX_LINE).decode("latin-1").strip())
+                self.wfile.write(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n")
+
+        with socketserver.ThreadingTCPServer(("127.0.0.1", 0), TurnedAway) as server:
+            server.daemon_threads = True
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+            thread.start()
+            try:
+                yield server.server_address[1], asked
+            finally:
+                server.shutdown()
+                thread.join()
 
     def fetch(self, url: str) -> bytes | None:
         """A small public document, as the tool itself would fetch it; None when there is none to be had."""
