@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .stage import make_repo
+from .yard import Registry, Yard
 
 
 @pytest.fixture
@@ -28,3 +33,23 @@ def repo(tmp_path: Path) -> Path:
             ".gitignore": "__pycache__/\n.venv/\nbuild/\n*.log\n",
         },
     )
+
+
+@pytest.fixture
+def yard() -> Iterator[Yard]:
+    """Where a sandbox can start; a skip where none can."""
+    base = Path(tempfile.mkdtemp(prefix=".skep-test-", dir=Path.home()))
+    made = Yard(base)
+    started = made.exec("true")
+    if started.returncode and not os.environ.get("SKEP_SANDBOX_MUST_WORK"):
+        pytest.skip(started.stderr.strip())
+    assert started.returncode == 0, started.stderr
+    yield made
+    subprocess.run(["rm", "-rf", base], check=True)
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    made = Registry()
+    yield made
+    made.close()

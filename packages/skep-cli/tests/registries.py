@@ -1,4 +1,4 @@
-"""A Go module proxy and a cargo registry as files, each with one package."""
+"""A Go module proxy and a cargo registry, each with one package, and the distribution's Maven repository, as files."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import io
 import json
 import tarfile
 import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 GO_MODULE = "skep.test/demo"
 CRATE = "skepdemo"
+DEBIAN_MAVEN = Path("/usr/share/maven-repo")
+"""Where packages of Debian and Ubuntu put what Maven would download, plugins included."""
 
 
 def go_proxy(prefix: str) -> dict[str, bytes]:
@@ -53,3 +57,32 @@ def cargo_registry(prefix: str, base: str) -> dict[str, bytes]:
         f"{prefix}/{CRATE[:2]}/{CRATE[2:4]}/{CRATE}": json.dumps(line).encode() + b"\n",
         f"{prefix}/crates/{CRATE}/1.0.0/download": crate,
     }
+
+
+class MavenRepository(Mapping[str, bytes]):
+    """The distribution's artifacts at `prefix`, with their checksums."""
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
+
+    def __getitem__(self, path: str) -> bytes:
+        if not path.startswith(f"{self.prefix}/") or ".." in path:
+            raise KeyError(path)
+        there = DEBIAN_MAVEN / path.removeprefix(f"{self.prefix}/")
+        if there.is_file():
+            return there.read_bytes()
+        if there.suffix == ".sha1" and there.with_suffix("").is_file():
+            return hashlib.sha1(there.with_suffix("").read_bytes()).hexdigest().encode()
+        raise KeyError(path)
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{self.prefix}/{path.relative_to(DEBIAN_MAVEN)}" for path in DEBIAN_MAVEN.rglob("*"))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def newest(artifact: str) -> str:
+    """The version the distribution has of an artifact, such as `junit/junit`."""
+    numbers = [folder.name for folder in (DEBIAN_MAVEN / artifact).iterdir() if folder.name.replace(".", "").isdigit()]
+    return max(numbers, key=lambda text: [int(part) for part in text.split(".")])

@@ -8,8 +8,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -18,9 +16,8 @@ import pytest
 from skep_cli.toolchains import layers_for
 from skep_policy.facts import Facts
 
-from .registries import CRATE, GO_MODULE, cargo_registry, go_proxy
 from .stage import git
-from .yard import MODULE, PACKAGE, Registry, Yard, has
+from .yard import MODULE, PACKAGE, Registry, Yard, needs, ok
 
 pytestmark = pytest.mark.sandbox
 
@@ -42,35 +39,6 @@ try:
 except Exception as error:
     print("elsewhere:", error)
 """
-
-
-@pytest.fixture
-def yard() -> Iterator[Yard]:
-    base = Path(tempfile.mkdtemp(prefix=".skep-test-", dir=Path.home()))
-    made = Yard(base)
-    started = made.exec("true")
-    if started.returncode and not os.environ.get("SKEP_SANDBOX_MUST_WORK"):
-        pytest.skip(started.stderr.strip())
-    assert started.returncode == 0, started.stderr
-    yield made
-    subprocess.run(["rm", "-rf", base], check=True)
-
-
-@pytest.fixture
-def registry() -> Iterator[Registry]:
-    made = Registry()
-    yield made
-    made.close()
-
-
-def needs(*tools: str) -> pytest.MarkDecorator:
-    missing = [tool for tool in tools if not has(tool)]
-    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
-
-
-def ok(done: subprocess.CompletedProcess[str]) -> str:
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 @pytest.mark.guarantee("net-toolchain")
@@ -358,76 +326,6 @@ def test_other_package_managers_of_node_install_and_test_with_the_configured_reg
     told = ok(yard.exec("sh", "-ec", script, flags=flags, own_home=False))
     assert "tested" in told and (yard.project / "node_modules/is-odd/package.json").exists()
     assert yard.destinations("denied") == set()
-
-
-@pytest.mark.guarantee("net-toolchain")
-@needs("go")
-def test_go_builds_and_tests_with_a_module_of_its_configured_proxy_only(yard: Yard, registry: Registry) -> None:
-    registry.files = go_proxy("/go")
-    proxy = f"http://127.0.0.1:{registry.port}/go"
-    yard.write({".config/go/env": f"GOPROXY={proxy}\nGONOSUMDB=*\nGOSUMDB=off\n"}, below=yard.home)
-    yard.write(
-        {
-            "go.mod": f"module small\n\ngo 1.18\n\nrequire {GO_MODULE} v1.0.0\n",
-            "small_test.go": f'package small\n\nimport (\n\t"testing"\n\n\t"{GO_MODULE}"\n)\n\n'
-            "func TestAnswer(t *testing.T) {\n\tif demo.Answer() != 42 {\n\t\tt.Fatal()\n\t}\n}\n",
-        }
-    )
-    refused = yard.exec("sh", "-c", "GOCACHE=/tmp/c GOPATH=/tmp/go go mod tidy")
-    assert refused.returncode == 1 and registry.asked == [], "its twin, without the toolchain"
-    told = ok(yard.exec("sh", "-ec", "go mod tidy && go test ./...", flags=("--toolchain", "go")))
-    assert told.startswith("ok") and (yard.project / "go.sum").exists()
-    assert yard.destinations("allowed") == {("127.0.0.1", registry.port)} and yard.destinations("denied") == set()
-    assert not (yard.home / "go").exists() and not (yard.home / ".cache/go-build").exists()
-
-
-@needs("cargo")
-def test_cargo_builds_and_tests_with_a_crate_of_its_configured_registry_only(
-    yard: Yard, registry: Registry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    registry.files = cargo_registry("/index", f"http://127.0.0.1:{registry.port}")
-    # rustup's cargo asks the home folder which one it is
-    found = subprocess.run(["rustup", "which", "cargo"], capture_output=True, text=True, check=False)
-    if found.returncode == 0:
-        monkeypatch.setenv("PATH", f"{os.path.dirname(found.stdout.strip())}:{os.environ['PATH']}")
-    source = f'[source.crates-io]\nreplace-with = "here"\n[source.here]\nregistry = "sparse+http://127.0.0.1:{registry.port}/index/"\n'
-    yard.write({".cargo/config.toml": source}, below=yard.home)
-    yard.write(
-        {
-            "Cargo.toml": '[package]\nname = "small"\nversion = "0.1.0"\nedition = "2021"\n'
-            f'[dependencies]\n{CRATE} = "1"\n',
-            "src/lib.rs": f"#[test]\nfn answers() {{ assert_eq!({CRATE}::answer(), 42); }}\n",
-        }
-    )
-    told = ok(yard.exec("cargo", "test", "--lib", flags=("--toolchain", "rust")))
-    assert "1 passed" in told
-    assert yard.destinations("allowed") == {("127.0.0.1", registry.port)} and yard.destinations("denied") == set()
-    assert not (yard.home / ".cargo/registry").exists()
-
-
-MAVEN_PARENT = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<groupId>skep.test</groupId><artifactId>parent</artifactId><version>1</version><packaging>pom</packaging></project>
-"""
-MAVEN_PROJECT = """<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>
-<parent><groupId>skep.test</groupId><artifactId>parent</artifactId><version>1</version><relativePath/></parent>
-<artifactId>small</artifactId><packaging>pom</packaging></project>
-"""
-
-
-@needs("mvn")
-def test_maven_fetches_from_its_configured_mirror_only(yard: Yard, registry: Registry) -> None:
-    registry.files = {"/maven/skep/test/parent/1/parent-1.pom": MAVEN_PARENT.encode()}
-    mirror = f"<mirror><id>m</id><mirrorOf>*</mirrorOf><url>http://127.0.0.1:{registry.port}/maven</url></mirror>"
-    yard.write({".m2/settings.xml": f"<settings><mirrors>{mirror}</mirrors></settings>"}, below=yard.home)
-    yard.write({"pom.xml": MAVEN_PROJECT})
-    grant = ("--grant", "~/.m2/settings.xml")
-    # a JVM takes the home folder from the list of users
-    words = ("mvn", "-B", "-q", "-s", str(yard.home / ".m2/settings.xml"), "validate")
-    refused = yard.exec(*words, "-Dmaven.repo.local=/tmp/m2", flags=grant)
-    assert refused.returncode == 1 and registry.asked == [], "its twin, without the toolchain"
-    ok(yard.exec(*words, flags=("--toolchain", "jvm", *grant)))
-    assert yard.destinations("allowed") == {("127.0.0.1", registry.port)} and yard.destinations("denied") == set()
-    assert [path.name for path in (yard.home / ".m2").iterdir()] == ["settings.xml"]
 
 
 def test_this_python_is_found_when_no_other_is(yard: Yard) -> None:

@@ -19,6 +19,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 PACKAGE = "skep-demo-package"
 MODULE = PACKAGE.replace("-", "_")
 
@@ -61,11 +63,13 @@ class Registry:
     """
 
     def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
+        self.files: Mapping[str, bytes] = {}
         self.asked: list[tuple[str, str | None]] = []
         registry = self
 
         class Handler(BaseHTTPRequestHandler):
+            wbufsize = -1  # head and body in one piece: the second would wait for word of the first
+
             def do_GET(self) -> None:
                 registry.asked.append((self.path, self.headers.get("Authorization")))
                 found = registry.answer(self.path, f"http://{self.headers['Host']}")
@@ -185,3 +189,14 @@ def search_path() -> str:
 
 def has(tool: str) -> bool:
     return shutil.which(tool, path=search_path()) is not None
+
+
+def needs(*tools: str) -> pytest.MarkDecorator:
+    missing = [tool for tool in tools if not has(tool)]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> str:
+    """What it wrote on stdout."""
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout

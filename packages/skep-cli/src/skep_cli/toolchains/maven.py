@@ -19,6 +19,10 @@ _MODEL = "org/apache/maven/model/pom-4.0.0.xml"
 """The model every project inherits from ("Super POM"), in the jar of the model builder."""
 
 
+_CGROUPS_V1 = "/sys/fs/cgroup/memory/memory.limit_in_bytes"
+"""There is one where the kernel's memory controller is of the first version."""
+
+
 class Repository(msgspec.Struct, frozen=True):
     id: str
     url: str
@@ -51,7 +55,10 @@ def read(host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:
     mirrors = [*user.mirrors, *system.mirrors]
     urls = [url for repository in repositories if (url := mirrored(repository, mirrors))]
     options = host.environ.get("MAVEN_OPTS")
-    found = Found(tuple(dict.fromkeys(urls)), {"MAVEN_OPTS": options} if options else {})
+    env = {"MAVEN_OPTS": options} if options else {}
+    if os.path.exists(_CGROUPS_V1):
+        env |= {variable: option for option, variable in settings.get("cgroups-v1", {}).items()}
+    found = Found(tuple(dict.fromkeys(urls)), env)
     if not user.mirrors and not user.repositories:
         return [found]
     # There is no variable for a repository or a mirror.
