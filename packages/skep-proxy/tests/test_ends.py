@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import socket
 import stat
@@ -16,8 +17,11 @@ from skep_policy import Rules
 from skep_proxy import Limits, Proxy, acceptor
 from skep_proxy.acceptor import Acceptor
 from skep_proxy.engine import Engine
+from skep_proxy.flow import Flow
 from skep_proxy.loop import Loop
+from skep_proxy.relay import Relay
 from skep_proxy.resolver import SHARE, THREADS
+from skep_proxy.session import Session
 from skep_proxy.testing import Origin, read_all, read_head, wait_until
 
 from .conftest import Make, Serve, Setup
@@ -74,6 +78,26 @@ def test_a_client_that_only_stopped_sending_still_gets_its_tunnel(setup: Setup, 
     client.shutdown(socket.SHUT_WR)
     answer.set()
     assert read_all(client).endswith(b"got all of it")
+
+
+def test_a_tunnel_that_has_ended_leaves_nothing_for_the_garbage_collector(setup: Setup, origin: Origin) -> None:
+    """A proxy under load would spend its time there, and hold what is over until then."""
+
+    def parts() -> int:
+        return sum(isinstance(found, (Session, Relay, Flow)) for found in gc.get_objects())
+
+    setup.listen(f"localhost:{origin.port}")
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            tunnel = setup.tunnel(f"localhost:{origin.port}")
+            assert parts() >= 4
+            tunnel.close()
+            assert wait_until(lambda: setup.proxy.stats().connections == 0)
+        assert parts() <= 4  # the loop's last call
+    finally:
+        gc.enable()
 
 
 def test_a_port_is_not_the_proxys_own_once_its_listener_is_closed(make: Make, stack: ExitStack) -> None:

@@ -100,5 +100,5 @@ class Acceptor:
         if self._closed.is_set():
             client.close()
             return
-        session = Session(self._engine, self._scope, client)
+        session = Session(self._engine, self._scope, client, tcp=client.family != socket.AF_UNIX)
         self._engine.loop.call(session.start_transparent if transparent else session.start)

@@ -151,7 +151,7 @@ class Attempt:
 
     __slots__ = (
         *("approved", "dialer", "hop", "host", "last", "over", "owner", "pending", "port", "remaining"),
-        *("rules", "verdict"),
+        *("rules", "verdict", "waits"),
     )
 
     def __init__(
@@ -173,9 +173,11 @@ class Attempt:
         self.hop = hop
         self.over = False
         self.approved = False
+        self.waits = False
+        """Something will call: the resolver, a time limit, the loop."""
         self.remaining: list[str] = []
         self.pending: dict[int, tuple[socket.socket, str]] = {}
-        self.last = self._failure(502, "unreachable", "no address")
+        self.last: Failure | None = None
 
     def start(self) -> None:
         host = self.host
@@ -184,12 +186,14 @@ class Attempt:
         elif host == "localhost" or host.endswith(".localhost"):
             self._found(["127.0.0.1", "::1"], None)  # RFC 6761 6.3: no resolver is asked
         else:
-            self.dialer.patience.add(self, self._too_late)
+            self._has_patience()
             self.dialer.resolver.lookup(host, self.port, self._found, asker=self.owner.asker)
 
     def abort(self) -> None:
         """Nothing is open or waited for any more, and the owner hears nothing."""
         self.over = True
+        if not self.waits:
+            return
         dialer = self.dialer
         dialer.patience.drop(self)
         dialer.stagger.drop(self)
@@ -225,9 +229,14 @@ class Attempt:
         if not self.approved:
             self.abort()
             return
-        self.dialer.patience.add(self, self._too_late)
         self.remaining = take_turns(allowed)[:ADDRESSES]
         self._next()
+        if not self.over:
+            self._has_patience()
+
+    def _has_patience(self) -> None:
+        self.waits = True
+        self.dialer.patience.add(self, self._too_late)
 
     def _check(self, ip: str) -> Verdict:
         verdict, rules = self.verdict, self.rules
@@ -264,13 +273,14 @@ class Attempt:
                 self._note(ip, code)
                 sock.close()
                 continue
+            self.waits = True
             self.pending[sock.fileno()] = (sock, ip)
             dialer.loop.register(sock.fileno(), self._on_event)
             if self.remaining:
                 dialer.stagger.add(self, self._next)
             return
         if not self.pending:
-            self._finish(self.last)
+            self._finish(self.last or self._failure(502, "unreachable", "no address"))
 
     def _on_event(self, _mask: int) -> None:
         for fd, (sock, ip) in list(self.pending.items()):

@@ -50,6 +50,7 @@ FEWEST = 16
 """Connections at a time, however few descriptors there are."""
 
 _KEEP_IDLE: int | None = getattr(socket, "TCP_KEEPIDLE", None) or getattr(socket, "TCP_KEEPALIVE", None)
+_KEEP_INTERVAL: int | None = getattr(socket, "TCP_KEEPINTVL", None)
 
 OnEvent = Callable[[EgressEvent], None]
 
@@ -237,5 +238,5 @@ def tune_stream(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if _KEEP_IDLE is not None:
         sock.setsockopt(socket.IPPROTO_TCP, _KEEP_IDLE, KEEPALIVE)
-    if hasattr(socket, "TCP_KEEPINTVL"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBE)
+    if _KEEP_INTERVAL is not None:
+        sock.setsockopt(socket.IPPROTO_TCP, _KEEP_INTERVAL, PROBE)

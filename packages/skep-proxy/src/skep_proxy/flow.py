@@ -207,16 +207,16 @@ class Flow:
         turn = 0
         self._drained = False
         try:
-            while self._flush():
+            while not (self._pending or self._held) or self._flush():
                 if self.finished:
                     self.release()
                     self.owner.flow_ended(self)
                     return
+                if self._drained and not more:
+                    return
                 if turn >= TURN:
                     self._yielded = True
                     self._loop.soon(self._resume)
-                    return
-                if self._drained and not more:
                     return
                 moved = self._fill()
                 if moved < 0:
@@ -279,7 +279,9 @@ class Flow:
                 if limit == 0:
                     limit = len(self.source.recv(1, socket.MSG_PEEK))
                     self.allowance.charge(limit)
-            moved = self._read(limit) if limit else 0
+            moved = self._splice(limit) if self._bulk and self.filter is None else None
+            if moved is None:
+                moved = self._read(limit)
         except BlockingIOError:
             return -1
         except OSError as error:
@@ -296,17 +298,23 @@ class Flow:
             self.finished = self.remaining == 0
         return moved
 
+    def _splice(self, limit: int) -> int | None:
+        """None when it has to be copied."""
+        if self._copies:
+            return None
+        if self._pipe is None:
+            self._pipe = self._pipes.take()
+        if self._pipe is None:
+            return None
+        try:
+            self._held = os.splice(self.source.fileno(), self._pipe[1], limit)
+        except OSError as error:
+            if not self._cannot_splice(error):
+                raise
+            return None
+        return self._held
+
     def _read(self, limit: int) -> int:
-        if self.filter is None and self._bulk and not self._copies:
-            if self._pipe is None:
-                self._pipe = self._pipes.take()
-            if self._pipe is not None:
-                try:
-                    self._held = os.splice(self.source.fileno(), self._pipe[1], limit)
-                    return self._held
-                except OSError as error:
-                    if not self._cannot_splice(error):
-                        raise
         size = min(COPY if self._bulk else SMALL, limit)
         data = self.source.recv(size)
         if not data:

@@ -333,7 +333,7 @@ class Forward:
         from .session import Session  # sessions make forwarders, and a forwarder may end as a session
 
         self._let_go()
-        session = Session(self.engine, self.scope, self.client)
+        session = Session(self.engine, self.scope, self.client, tcp=self.client.family != socket.AF_UNIX)
         self.engine.passed_on(self.scope, self, session)
         return session
 

@@ -12,8 +12,9 @@ whatever has two readings is refused (RFC 9112 sections 2.2, 3.2, 5, 6.3, 11.2):
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
-from skep_policy.value import Record
+from skep_policy.value import Value
 
 Header = tuple[bytes, bytes, bytes]
 """(lower-case name, name as written, value)."""
@@ -23,6 +24,9 @@ _REQUEST_LINE = re.compile(rb"(" + _TOKEN + rb") ([\x21-\x7e]+) HTTP/1\.([01])")
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80-\xff]*))?")
 _FIELD = re.compile(rb"(" + _TOKEN + rb"):([\t\x20-\x7e\x80-\xff]*)")
 _DIGITS = re.compile(rb"[0-9]{1,18}")
+
+SAME = 512
+"""Bytes of a head up to which it is remembered: a client asks for tunnel after tunnel with the same one."""
 
 HOP_BY_HOP = frozenset(
     (
@@ -47,15 +51,11 @@ class BadMessage(ValueError):
         self.status = status
 
 
-class Body(Record):
+class Body(Value):
     """How a body ends: after `length` bytes, by its chunks, or with the connection when it is neither."""
 
     length: int | None = None
     chunked: bool = False
-
-    def __init__(self, length: int | None = None, chunked: bool = False) -> None:
-        self.length = length
-        self.chunked = chunked
 
     @property
     def empty(self) -> bool:
@@ -65,9 +65,10 @@ class Body(Record):
 NO_BODY = Body(length=0)
 CHUNKED = Body(chunked=True)
 UNTIL_CLOSE = Body()
+NO_OPTIONS: frozenset[bytes] = frozenset()
 
 
-class Request(Record):
+class Request(Value):
     """A request head. `options` are the lower-case tokens of Connection and Proxy-Connection."""
 
     method: bytes
@@ -76,22 +77,6 @@ class Request(Record):
     headers: list[Header]
     body: Body
     options: frozenset[bytes]
-
-    def __init__(
-        self,
-        method: bytes,
-        target: bytes,
-        minor: int,
-        headers: list[Header],
-        body: Body,
-        options: frozenset[bytes],
-    ) -> None:
-        self.method = method
-        self.target = target
-        self.minor = minor
-        self.headers = headers
-        self.body = body
-        self.options = options
 
     def get(self, name: bytes) -> bytes | None:
         """The value of the first field of that lower-case name."""
@@ -103,7 +88,7 @@ class Request(Record):
         return self.minor == 1 and b"close" not in self.options
 
 
-class Response(Record):
+class Response(Value):
     """A response head; how its body ends depends on the request, see `response_body`."""
 
     status: int
@@ -111,15 +96,6 @@ class Response(Record):
     phrase: bytes
     headers: list[Header]
     options: frozenset[bytes]
-
-    def __init__(
-        self, status: int, minor: int, phrase: bytes, headers: list[Header], options: frozenset[bytes]
-    ) -> None:
-        self.status = status
-        self.minor = minor
-        self.phrase = phrase
-        self.headers = headers
-        self.options = options
 
     @property
     def keep_alive(self) -> bool:
@@ -136,6 +112,10 @@ def head_end(buffer: bytes | bytearray, start: int = 0) -> int:
 
 def parse_request(head: bytes) -> Request:
     """A complete head, as `head_end` delimits it. Raises BadMessage."""
+    return _same(head) if len(head) <= SAME and head.startswith(b"CONNECT ") else _parse_request(head)
+
+
+def _parse_request(head: bytes) -> Request:
     line, _, fields = head[:-2].partition(b"\r\n")
     match = _REQUEST_LINE.fullmatch(line)
     if match is None:
@@ -144,13 +124,20 @@ def parse_request(head: bytes) -> Request:
         raise BadMessage("the request line is not METHOD SP TARGET SP HTTP/1.1")
     method, target, minor = match[1], match[2], match[3] == b"1"
     headers = parse_fields(fields)
-    hosts = sum(lower == b"host" for lower, _, _ in headers)
+    names = [lower for lower, _, _ in headers]
+    hosts = names.count(b"host")
     if hosts > 1 or (hosts == 0 and minor and method != b"CONNECT"):
         raise BadMessage("one Host field is required")
-    body = _request_body(headers, minor)
+    framed = b"content-length" in names or b"transfer-encoding" in names
+    body = _request_body(headers, minor) if framed else NO_BODY
     if method == b"CONNECT" and not body.empty:
         raise BadMessage("CONNECT has no body")
-    return Request(method, target, int(minor), headers, body, connection_options(headers))
+    spoken = b"connection" in names or b"proxy-connection" in names
+    options = connection_options(headers) if spoken else NO_OPTIONS
+    return Request(method, target, int(minor), headers, body, options)
+
+
+_same = lru_cache(256)(_parse_request)
 
 
 def parse_response(head: bytes) -> Response:

@@ -24,12 +24,13 @@ _IPV6_FREEBIND = 78  # linux/in6.h
 class Listener:
     """A listening socket. Pauses at the connection limit and when descriptors run out, and never spins."""
 
-    __slots__ = ("closed", "engine", "path", "retry", "scope", "sock", "transparent", "waiting")
+    __slots__ = ("closed", "engine", "path", "retry", "scope", "sock", "tcp", "transparent", "waiting")
 
     def __init__(self, engine: Engine, scope: Scope, sock: socket.socket, *, transparent: bool) -> None:
         self.engine = engine
         self.scope = scope
         self.sock = sock
+        self.tcp = sock.family != socket.AF_UNIX
         self.transparent = transparent
         self.waiting = False
         self.closed = False
@@ -69,7 +70,7 @@ class Listener:
                     return  # no longer listening: whoever handed it over has shut it down
                 continue  # a client that gave up before it was accepted
             client.setblocking(False)
-            session = Session(engine, self.scope, client)
+            session = Session(engine, self.scope, client, tcp=self.tcp)
             engine.loop.call(session.start_transparent if self.transparent else session.start)
         self.waiting = True
         engine.loop.soon(self._resume)

@@ -127,11 +127,13 @@ class Relay:
         self._half_ended()
 
     def flow_ended(self, flow: Flow) -> None:
+        if self.up.ended and self.down.ended:
+            self.close()  # which says it as well
+            return
         try:
             flow.sink.shutdown(socket.SHUT_WR)
         except OSError:
             pass
-        self._half_ended()
 
     def _half_ended(self) -> None:
         if self.up.ended and self.down.ended:
@@ -148,13 +150,13 @@ class Relay:
             return
         self.closed = True
         self.handshakes.drop(self)
-        self.up.release()
-        self.down.release()
-        for sock in (self.client, self.upstream):
-            self.loop.forget(sock.fileno())
+        for flow in (self.up, self.down):
+            flow.release()
+            del flow.owner
+            self.loop.forget(flow.source.fileno())
             if self.reset:
-                linger_reset(sock)
-            sock.close()
+                linger_reset(flow.source)
+            flow.source.close()
         self.done(self)
 
 

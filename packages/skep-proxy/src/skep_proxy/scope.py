@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from skep_policy import Rules
+from skep_policy import Rules, Target
+from skep_policy.rules import LOCALHOST
 
 from .auth import Token
 from .flow import Allowance
@@ -35,11 +36,12 @@ class Scope:
     `parent`: its budgets and its limits are the listener's, however often a worker hands over.
     """
 
-    __slots__ = ("_allowances", "connections", "handoffs", "live", "names", "parent", "rules", "token")
+    __slots__ = ("_allowances", "connections", "handoffs", "live", "names", "parent", "root", "rules", "token")
 
     def __init__(self, rules: Rules, *, parent: Scope | None = None, token: Token | None = None) -> None:
         self.rules = rules
         self.parent = parent
+        self.root: Scope = self if parent is None else parent
         self.token = token
         """What clients must know; None: whoever can connect may."""
         self.names = Names()
@@ -49,9 +51,15 @@ class Scope:
         self.handoffs = 0
         self._allowances: dict[str, Allowance] = {} if parent is None else parent._allowances
 
-    @property
-    def root(self) -> Scope:
-        return self if self.parent is None else self.parent
+    def dialled(self, address: str, port: int) -> Target:
+        """What is meant by a connection to an address of the sandbox's own."""
+        name = self.names.name_of(address)
+        if name is not None:
+            return Target(name, port, False)
+        decide = self.rules.decide
+        if address in LOCALHOST and (decide("localhost", port).allow or not decide(address, port).allow):
+            return Target("localhost", port, False)  # which may listen at the other address on the host
+        return Target(address, port, True)
 
     def allowance(self, host: str, port: int) -> Allowance | None:
         """What may still be sent to an allowed target, over all ports and connections; None when there is no limit.

@@ -8,9 +8,9 @@ a transparent listener    no first byte is waited for: the address that was dial
 from __future__ import annotations
 
 import socket
+from functools import lru_cache
 
 from skep_policy import MalformedHost, Target, Verdict, canonical_host, is_address, parse_target
-from skep_policy.rules import LOCALHOST
 from skep_policy.verdict import BUDGET, MALFORMED
 
 from . import denial, http1, socks5
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from .dial import Pending
     from .flow import Filter
 
+target_of = lru_cache(1024)(parse_target)
+
 NO_PORT = 0
 """Port in the event about a target whose text is not one."""
 
@@ -42,7 +44,8 @@ class Session:
         *("owes_end", "port", "relay", "scope", "tcp", "unread", "via"),
     )
 
-    def __init__(self, engine: Engine, scope: Scope, client: socket.socket) -> None:
+    def __init__(self, engine: Engine, scope: Scope, client: socket.socket, *, tcp: bool) -> None:
+        """`tcp` says what the client's socket is; else it is a Unix socket."""
         self.engine = engine
         self.scope = scope
         self.client = client
@@ -59,7 +62,7 @@ class Session:
         self.unread = True
         """The client's socket may hold bytes, or an end, that the loop will not report again."""
         self.closed = False
-        self.tcp = client.family != socket.AF_UNIX
+        self.tcp = tcp
         self.admitted = scope.token is None
 
     def start(self) -> None:
@@ -76,16 +79,7 @@ class Session:
         self.engine.loop.register(self.client.fileno(), self._on_waiting)
         self.via = "transparent"
         address = self.client.getsockname()
-        self._open(self._dialled(address[0].removeprefix("::ffff:"), address[1]))
-
-    def _dialled(self, address: str, port: int) -> Target:
-        name = self.scope.names.name_of(address)
-        if name is not None:
-            return Target(name, port, False)
-        decide = self.scope.rules.decide
-        if address in LOCALHOST and (decide("localhost", port).allow or not decide(address, port).allow):
-            return Target("localhost", port, False)  # which may listen at the other address on the host
-        return Target(address, port, True)
+        self._open(self.scope.dialled(address[0].removeprefix("::ffff:"), address[1]))
 
     def _on_first_of_unix(self, mask: int) -> None:
         """A client on a Unix socket may hand listeners over instead; they get a scope of their own under the same
@@ -230,7 +224,7 @@ class Session:
     def _connect(self, text: str) -> None:
         self.engine.loop.handle(self.client.fileno(), self._on_waiting)
         try:
-            target = parse_target(text)
+            target = target_of(text)
         except MalformedHost:
             self._refuse(text[:255], NO_PORT, Verdict(False, MALFORMED))
             return
@@ -342,6 +336,7 @@ class Session:
         bytes_in, bytes_out = self.before
         engine.ended(*(self.host, self.port, self.via), bytes_in + relay.down.moved, bytes_out + relay.up.moved, error)
         self.closed = True
+        self.relay = None  # nothing points in a circle any more, so all of it is gone at once
         engine.closed(self.scope, self)
 
     def _refuse(self, host: str, port: int, verdict: Verdict) -> None:

@@ -169,7 +169,7 @@ class SniGate:
         self._decide = decide
         self._limit = limit
         self._buffer = bytearray()
-        self._reader = HelloReader()
+        self._reader: HelloReader | None = None
 
     def feed(self, data: bytes) -> bytes:
         """Nothing while more is needed, then all bytes so far. Raises Cut."""
@@ -181,6 +181,8 @@ class SniGate:
         if len(buffer) == 1:
             return b""
         try:
+            if self._reader is None:
+                self._reader = HelloReader()
             hello = self._reader.feed(bytes(buffer[unseen:]))
             if hello is not None:
                 if len(hello) > self._limit:
