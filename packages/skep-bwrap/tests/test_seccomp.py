@@ -9,8 +9,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from skep_bwrap import seccomp
-from skep_bwrap.seccomp import ARCHES, Jump, Line, Mark, Plain, assemble, base_filter, root_filter, strict_filter
+from skep_bwrap import filters, seccomp
+from skep_bwrap.seccomp import (
+    ARCHES,
+    Jump,
+    Line,
+    Mark,
+    Plain,
+    assemble,
+    base_filter,
+    root_filter,
+    strict_filter,
+)
 
 from . import bpf
 
@@ -251,3 +261,10 @@ def test_the_farthest_jump_works() -> None:
         Plain(seccomp.RET, 7),
     ]
     assert bpf.run(assemble(lines), bpf.call(0, arch=0)) == 7
+
+
+def test_the_programs_that_are_kept_are_what_the_assembler_makes() -> None:
+    assert {machine: seccomp.programs(arch) for machine, arch in ARCHES.items()} == filters.PROGRAMS
+    assert Path(filters.__file__).read_text() == seccomp.text(), (
+        "python -m skep_bwrap.seccomp prints the file as it should be"
+    )

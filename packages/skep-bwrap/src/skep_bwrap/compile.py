@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 
 from skep_policy.address import LOOPBACK, classify
-from skep_policy.boundary import Access, Boundary
+from skep_policy.boundary import Access, Boundary, PathRule
 from skep_policy.clients import proxy_environment, ssh_environment
 from skep_policy.launch import Launch
 from skep_policy.rules import Rules
@@ -20,9 +20,9 @@ from skep_policy.value import Value, replace
 
 from .errors import BackendUnavailable
 from .facts import HostFacts
-from .mounts import PROC_READ_ONLY, SHIM_INSIDE, destinations, divide, mounted, stages
+from .filters import PROGRAMS
+from .mounts import PROC_READ_ONLY, SHIM_INSIDE, destinations, divide, stages
 from .ops import Data, below, render
-from .seccomp import ARCHES, base_filter, root_filter, strict_filter
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -134,9 +134,16 @@ def _listeners(network: Network, ports: tuple[int, ...]) -> Iterator[str]:
 
 
 def shim_records(
-    boundary: Boundary, argv: Sequence[str], facts: HostFacts, network: Network, *, apart: bool, memory_rlimit: bool
+    boundary: Boundary,
+    argv: Sequence[str],
+    facts: HostFacts,
+    network: Network,
+    rules: Sequence[PathRule],
+    *,
+    apart: bool,
+    memory_rlimit: bool,
 ) -> Iterator[tuple[str, str]]:
-    """What the shim is told, in the order it matters to it."""
+    """What the shim is told, in the order it matters to it. `rules` are what is mounted."""
     if apart:
         yield "apart", "1"
         if boundary.uid == 0:
@@ -156,14 +163,14 @@ def shim_records(
     for name, link in sorted(facts.namespaces.items()):
         if not (name == "net" and network.mode == "open"):
             yield "host-ns", f"{name} {link}"
-    yield from attested_paths(boundary, facts)
+    yield from attested_paths(boundary, facts, rules)
     if network.transparent:
-        yield "filter", base_filter(ARCHES[facts.machine]).hex()
+        yield "filter", PROGRAMS[facts.machine]["base"]
     if boundary.uid == 0 and not boundary.strict:
-        yield "filter", root_filter(ARCHES[facts.machine]).hex()
+        yield "filter", PROGRAMS[facts.machine]["root"]
     if boundary.strict:
         yield "strict", "1"
-        yield "filter", strict_filter(ARCHES[facts.machine]).hex()
+        yield "filter", PROGRAMS[facts.machine]["strict"]
     for name, value in sorted(rlimits(boundary, memory=memory_rlimit).items()):
         yield "rlimit", f"{name} {value}"
     variables = environment(boundary, network, facts)
@@ -178,9 +185,8 @@ def shim_records(
         yield "argv", word
 
 
-def attested_paths(boundary: Boundary, facts: HostFacts) -> Iterator[tuple[str, str]]:
+def attested_paths(boundary: Boundary, facts: HostFacts, rules: Sequence[PathRule]) -> Iterator[tuple[str, str]]:
     """What the shim tries to write, to read and to connect to, before every start."""
-    rules = mounted(boundary, facts)
     for path in ("/", "/etc", "/usr", boundary.home, "/dev", *facts.private):
         # Below /tmp nothing is the host's: a home there (HOME=/tmp/x) is the sandbox's own, and writable.
         own = any(below(path, folder) for folder in facts.private if folder != "/run")
@@ -247,8 +253,8 @@ def compile(
     transparent; `memory_rlimit` that no cgroup holds the memory limit. Raises BackendUnavailable when this machine has
     no seccomp filter of ours, the policy needs a proxy, or a path cannot be mounted as it says.
     """
-    if facts.machine not in ARCHES:
-        raise BackendUnavailable(f"no seccomp filter for {facts.machine}: only {', '.join(sorted(ARCHES))} are known")
+    if facts.machine not in PROGRAMS:
+        raise BackendUnavailable(f"no seccomp filter for {facts.machine}: only {', '.join(sorted(PROGRAMS))} are known")
     network = network_of(boundary, proxied=proxied, transparent=transparent and proxied and apart)
     planned = stages(boundary, facts, own_names=network.mode == "filtered")
     ops = [*planned.first, *planned.last]
@@ -261,12 +267,12 @@ def compile(
             check="mount",
         )
     files = {op.name: op.content for op in ops if isinstance(op, Data)}
-    files["seccomp"] = base_filter(ARCHES[facts.machine], netfilter=network.transparent)
+    files["seccomp"] = bytes.fromhex(PROGRAMS[facts.machine]["shim" if network.transparent else "base"])
     shim = [facts.interpreter, "-I", "-S", SHIM_INSIDE, "--control", "{fd:control}", "--config", "{fd:config}"]
     if network.mode == "filtered":
         shim += ["--proxy", "{fd:proxy}"]
     records = [("cover", f"{cover.kind} {cover.path}") for cover in covers]
-    records += shim_records(boundary, argv, facts, network, apart=apart, memory_rlimit=memory_rlimit)
+    records += shim_records(boundary, argv, facts, network, planned.rules, apart=apart, memory_rlimit=memory_rlimit)
     if any("\0" in value for _, value in records):
         # Records end with NUL: what follows one would be a record of its own, told by whoever wrote the task.
         raise BackendUnavailable("a word of the command or of its environment holds a NUL", fix="take it out")

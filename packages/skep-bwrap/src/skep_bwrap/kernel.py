@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _ctypes
 import os
 
 TYPE_CHECKING = False
@@ -16,7 +17,6 @@ PTRACE_EVENT_FORK, PTRACE_EVENT_STOP = 1, 128
 
 def functions(*names: str) -> list[Callable[..., int]]:
     """Of the C library, by `_ctypes`: the `ctypes` module around it takes longer than everything else here."""
-    import _ctypes
 
     class Number(_ctypes._SimpleCData):  # type: ignore[misc, name-defined]
         _type_ = "l"
@@ -34,8 +34,6 @@ def become_subreaper() -> Callable[..., int]:
     """Whoever of our descendants loses its parent becomes our child. Returns ptrace(2)."""
     prctl, ptrace = functions("prctl", "ptrace")
     if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) & 0xFFFFFFFF:  # an int
-        import _ctypes
-
         raise OSError(_ctypes.get_errno(), "child subreaper")
     return ptrace
 

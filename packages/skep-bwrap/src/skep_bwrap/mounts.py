@@ -43,11 +43,12 @@ NEVER_ROOTS: Final = ("/", "/proc", "/sys", "/dev")
 
 
 class Stages(Value):
-    """The mounts of this module's first lines: 1 to 4, 5, and 6."""
+    """The mounts of this module's first lines: 1 to 4, 5, and 6. `rules` are what 3 was made of (`mounted`)."""
 
     first: list[Op]
     sockets: list[Bind]
     last: list[Op]
+    rules: list[PathRule]
 
 
 def filesystem_ops(boundary: Boundary, facts: HostFacts, *, own_names: bool) -> list[Op]:
@@ -73,7 +74,7 @@ def stages(boundary: Boundary, facts: HostFacts, *, own_names: bool) -> Stages:
     ]
     reachable = ancestors([*(rule.path for rule in rules if rule.access != Access.HIDDEN), *(op.dest for op in let_in)])
     first = [*base_ops(boundary, facts), *rule_ops(rules, boundary, reachable), *let_in]
-    return Stages(first, list(socket_masks(first, boundary, facts)), list(closing_ops(boundary, rules)))
+    return Stages(first, list(socket_masks(first, boundary, facts)), list(closing_ops(boundary, rules)), rules)
 
 
 def check(boundary: Boundary, facts: HostFacts) -> None:

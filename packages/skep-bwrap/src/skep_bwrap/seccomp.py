@@ -18,6 +18,8 @@ well; it adds the one above when that is done. Two more programs may be added by
 the host gets no new user namespace: there it had every capability over namespaces of its own, with the rights of the
 host's uid 0 on what it mounted, the host's cgroups among it. And `strict` refuses AF_UNIX, every new namespace, and
 mounts. Filters stack, and the strictest answer wins (seccomp(2)).
+
+A launch does not assemble them anew: `filters.py` has them ready, and is what `python -m skep_bwrap.seccomp` prints.
 """
 
 from __future__ import annotations
@@ -344,3 +346,33 @@ def strict_filter(arch: Arch) -> bytes:
             *_epilogue(),
         ]
     )
+
+
+def programs(arch: Arch) -> dict[str, str]:
+    """All of them for a machine, in hexadecimal digits."""
+    made = {
+        "base": base_filter(arch),
+        "shim": base_filter(arch, netfilter=True),
+        "root": root_filter(arch),
+        "strict": strict_filter(arch),
+    }
+    return {name: program.hex() for name, program in made.items()}
+
+
+def text() -> str:
+    """The module `filters`."""
+    lines = [
+        '"""The programs of `seccomp`, assembled for each machine: what `python -m skep_bwrap.seccomp` prints."""',
+        *("", "from __future__ import annotations", "", "PROGRAMS: dict[str, dict[str, str]] = {"),
+    ]
+    for machine, arch in ARCHES.items():
+        lines.append(f'    "{machine}": {{')
+        for name, digits in programs(arch).items():
+            pieces = [digits[at : at + 96] for at in range(0, len(digits), 96)]
+            lines += [f'        "{name}": (', *(f'            "{piece}"' for piece in pieces), "        ),"]
+        lines.append("    },")
+    return "\n".join((*lines, "}")) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())

@@ -243,9 +243,10 @@ def launch(
         )
 
     def on_spawn(sandbox: Sandbox) -> None:
-        gc.enable()
         session.spawned(sandbox, interactive=interactive)
         look_afterwards()
+        gc.freeze()  # what has been imported stays, and need not be looked at again
+        gc.enable()
         if spawned is not None:
             spawned(sandbox)
 

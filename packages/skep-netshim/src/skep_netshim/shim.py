@@ -143,7 +143,7 @@ def make_every_address_local() -> None:
 
     RTM_NEWROUTE of rtnetlink(7): `local 0.0.0.0/0` and `local ::/0` on lo, in the table local, scope host.
     """
-    import struct
+    import _struct as struct
 
     lo = _socket.if_nametoindex("lo")
     sock = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, 0)
@@ -240,7 +240,7 @@ def lead_every_port_to(port: int) -> None:
 
     One batch of nfnetlink, all or nothing: a table, a chain on prerouting, its rules.
     """
-    import struct
+    import _struct as struct
 
     def message(kind: int, flags: int, family: int, body: bytes, resource: int = 0) -> bytes:
         head = struct.pack("=BB", family, 0) + resource.to_bytes(2, "big")  # nfgenmsg
@@ -282,20 +282,25 @@ CLONE_NEWUSER = 0x10000000
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
 
 
+FUNCTIONS: Dict[str, Any] = {}
+
+
 def c_function(name: str) -> Any:
     """A function of the C library that takes and returns int, and keeps errno. By `_ctypes`: the `ctypes` module
     around it would cost a quarter of this program's time.
     """
-    import _ctypes
+    if name not in FUNCTIONS:
+        import _ctypes
 
-    class Int(_ctypes._SimpleCData):  # type: ignore[misc, name-defined]
-        _type_ = "i"
+        class Int(_ctypes._SimpleCData):  # type: ignore[misc, name-defined]
+            _type_ = "i"
 
-    class Function(_ctypes.CFuncPtr):  # type: ignore[misc, name-defined]
-        _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
-        _restype_ = Int
+        class Function(_ctypes.CFuncPtr):  # type: ignore[misc, name-defined]
+            _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+            _restype_ = Int
 
-    return Function(_ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), name))  # type: ignore[arg-type]
+        FUNCTIONS[name] = Function(_ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), name))  # type: ignore[arg-type]
+    return FUNCTIONS[name]
 
 
 def checked(result: int, what: str) -> None:
@@ -365,7 +370,7 @@ def map_back_to(uid: int, gid: int) -> None:
 
 def drop_capabilities(root: bool) -> None:
     """No capability is left in any set, and for a root caller none comes back with exec or can be planted in a file."""
-    import struct
+    import _struct as struct
 
     prctl = c_function("prctl")
     checked(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
@@ -382,7 +387,7 @@ def drop_capabilities(root: bool) -> None:
 def add_filter(program: bytes) -> None:
     """One more seccomp filter, on top of those already there. `program` is an array of struct sock_filter."""
     import _ctypes
-    import struct
+    import _struct as struct
 
     class Byte(_ctypes._SimpleCData):  # type: ignore[misc, name-defined]
         _type_ = "c"
@@ -402,7 +407,7 @@ def scope_abstract_sockets() -> None:
 
     landlock(7), ABI 6; raises OSError where the kernel has less.
     """
-    import struct
+    import _struct as struct
 
     syscall = c_function("syscall")
     attributes = struct.pack("=QQQ", 0, 0, LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET)
