@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 
@@ -11,6 +12,7 @@ from skep_policy import Facts, Layer, merge, parse_policy, resolve
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     text = 'limits.memory = "1GiB"\nlimits.processes = 500'
     boundary = resolve(merge([Layer("here", parse_policy(text, source="here"))]), facts=Facts.gather())
     came: list[Outcome | BackendUnavailable] = []

@@ -39,8 +39,8 @@ if [ "$1" = --args ] && [ -e {gates}/stage ]; then
   read -r stage < {gates}/stage
   case $stage in
     exec) read -r _ <> {gates}/fifo ;;
-    clone) exec {fds} {real} --userns-block-fd 200 --info-fd 201 "$@" ;;
-    ready) exec {fds} {real} --block-fd 200 "$@" ;;
+    clone) exec 200<> {gates}/fifo 201> /dev/null {real} --userns-block-fd 200 --info-fd 201 "$@" ;;
+    ready) exec 200<> {gates}/fifo {real} --block-fd 200 "$@" ;;
   esac
 fi
 exec {real} "$@"
@@ -73,10 +73,9 @@ class Stand:
         for folder in (self.home, self.gates, self.bin, self.tree, self.temporary):
             folder.mkdir()
         os.mkfifo(self.gates / "fifo")
-        fds = f"200<> {self.gates}/fifo 201> /dev/null"
         for name, text, real in (("bwrap", BWRAP, bwrap(mode)), ("git", GIT, find("git"))):
             path = self.bin / name
-            path.write_text(text.format(gates=self.gates, real=real, fds=fds))
+            path.write_text(text.format(gates=self.gates, real=real))
             path.chmod(0o755)
         self.environ = {"PATH": f"{self.bin}:{SYSTEM}", "HOME": str(self.home), "TMPDIR": str(self.temporary)}
         (self.tree / "file").write_text("x\n")

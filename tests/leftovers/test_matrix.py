@@ -116,7 +116,7 @@ def judge(it: Stand, case: Case, left: Left) -> None:
     else:
         assert left.code in (128 + number, 128 + signal.SIGKILL), left
     if number == signal.SIGSTOP:
-        assert left.code == 0, left
+        assert left.code == (125 if stage == "clone" else 0), left  # at that gate bwrap has others write its maps
     if number == signal.SIGKILL and stage not in ("sealing", "ending", "collecting"):
         assert left.code != 0
     if it.is_run and left.code >= 0:

@@ -1,4 +1,4 @@
-"""What a guardian that was killed has left: found by what it holds, and ended."""
+"""What a guardian that was killed has left: found by what it holds and where it is, and ended."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Sequence
 else:
     import _signal as signal  # the module around it imports enum
 
@@ -34,6 +35,28 @@ def end_holders(pipe: int, known: set[int]) -> None:
         if not holders or time.monotonic() > end:
             return
         time.sleep(0.005)
+
+
+def end_members(cgroups: Sequence[str]) -> None:
+    """No process is in the cgroups of a launch, which are gone. A guardian does that, unless it was killed; the kernel
+    counts a process that dies a while longer than /proc shows it.
+    """
+    end = time.monotonic() + MAX_DYING
+    for folder in cgroups:
+        while not _removed(folder) and time.monotonic() < end:
+            time.sleep(0.005)
+
+
+def _removed(cgroup: str) -> bool:
+    for folder, _, _ in os.walk(cgroup, topdown=False):  # a worker may have divided it
+        try:
+            with open(folder + "/cgroup.procs") as members:
+                for pid in members:
+                    os.kill(int(pid), signal.SIGKILL)
+            os.rmdir(folder)
+        except OSError:
+            continue
+    return not os.path.exists(cgroup)
 
 
 def children(pid: str) -> list[int]:

@@ -14,6 +14,7 @@ from .compile import compile
 from .errors import BackendUnavailable
 from .facts import HostFacts
 from .find import find_bwrap
+from .holders import end_members
 from .relay import Stdio
 from .spawn import Ended, Sandbox, spawn
 
@@ -153,6 +154,7 @@ def run(
         launch, ended = _launched(attempt, facts, held)
     finally:
         stdio.close()
+        end_members(held.folders)
         release(held)
     layers = {**launch.layers, **rlimit_layers(boundary, held)}
     layers.update({name: note for name, note in ended.notes.items() if name in layers})

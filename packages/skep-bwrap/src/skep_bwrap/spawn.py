@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _socket
+import _thread
 import os
 import select
 import time
@@ -58,6 +59,7 @@ class Sandbox:
         self._said: dict[str, list[str]] = {}
         self._followed = False
         self._running = False
+        self._turn = _thread.RLock()  # a handler may come while its own thread holds it
         self._early: list[int] = []
         self._bwraps: set[int] = set()
         self.on_stop: Callable[[int], None] | None = None
@@ -73,14 +75,13 @@ class Sandbox:
         """The worker gets the signal. One that comes before it runs ends the launch, or waits when it would not end a
         program either way. Nothing happens when the worker has ended.
         """
-        if self._running:
-            self._order(b"s" + bytes((number,)))
-            return
-        self._early.append(number)
-        if self._running:  # it began between the two lines
-            self._order(b"s" + bytes((number,)))
-        elif number in ENDING:
-            self.kill()
+        with self._turn:
+            if self._running:
+                self._order(b"s" + bytes((number,)))
+                return
+            self._early.append(number)
+            if number in ENDING:
+                self.kill()
 
     def resume(self) -> None:
         """A stopped worker goes on, with the terminal if it had it."""
@@ -109,9 +110,9 @@ class Sandbox:
                 if word == "ready" and "late" not in self._said:
                     self._tell_to_run()
             self._followed = True
-            if "ready" in self._said and "exec" not in self._said:
-                self._running = True
-                for number in self._early:
+            with self._turn:
+                self._running = "ready" in self._said and "exec" not in self._said
+                for number in self._early if self._running else ():
                     if number not in ENDING:
                         self._order(b"s" + bytes((number,)))
         return self._running
