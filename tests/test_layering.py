@@ -39,7 +39,7 @@ WEIGHTY = (
 """What costs more to import than most of skep."""
 
 ON_DEMAND = (
-    *("skep_bwrap.diagnose", "skep_bwrap.probe", "skep_cli.reportfile", "skep_cli.screen.told"),
+    *("skep_bwrap.diagnose", "skep_bwrap.probing", "skep_cli.reportfile", "skep_cli.screen.told"),
     *("skep_policy.load", "skep_policy.minimal", "skep_policy.places", "skep_policy.policy"),
 )
 """Of skep itself: what a failure, a report, a policy file or something to tell is needed for."""

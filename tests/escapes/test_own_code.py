@@ -58,6 +58,29 @@ def test_a_virtual_environment_in_the_workspace_that_holds_skep_is_read_only(wor
     assert worker.attempt(planted(worker, packages / "evil.pth")) == "ok"  # by a skep that is elsewhere
 
 
+def test_bytecode_that_skep_keeps_of_itself_is_no_finding_and_what_the_worker_plants_beside_it_is(
+    worker: Worker, tmp_path: Path
+) -> None:
+    source, report = worker.workspace / "src", tmp_path / "report.json"
+    for package in PACKAGES:
+        shutil.copytree(folder_of(package), source / package, ignore=shutil.ignore_patterns("__pycache__"))
+    environ = worker.environ({"PYTHONPATH": str(source)})
+    environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+    def found(*command: str) -> dict[str, str]:
+        argv = [sys.executable, "-m", "skep_cli", "exec", "--report", str(report), "--", *command]
+        done = subprocess.run(
+            argv, cwd=worker.workspace, env=environ, capture_output=True, text=True, stdin=subprocess.DEVNULL
+        )
+        assert done.returncode == 0, done.stderr
+        return {finding["path"]: finding["kind"] for finding in json.loads(report.read_text())["findings"]}
+
+    assert found("true") == {}
+    assert list(source.glob("*/__pycache__")), "it was kept there"
+    planted = found("sh", "-c", "echo > src/click.py; mkdir src/rich; echo > src/rich/__init__.py; echo > src/mine.py")
+    assert planted == {f"{source}/click.py": "appeared", f"{source}/rich": "appeared"}
+
+
 def test_an_editable_installation_in_the_workspace_is_read_only(worker: Worker) -> None:
     for package in PACKAGES:
         shutil.copytree(folder_of(package), worker.workspace / "src" / package)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from skep_bwrap import probe
 from skep_bwrap.find import bundled_bwrap
-from skep_bwrap.probe import probe
 
 from .box import Box
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from skep_bwrap import BackendUnavailable, HostFacts, find_bwrap
 from skep_bwrap.cgroup import hierarchies, settings
+from skep_bwrap.find import others_in
 from skep_bwrap.guardian import Plan, count
 from skep_bwrap.mountinfo import aliases, parse, single_files, translated
 from skep_bwrap.sockets import census, parse_census
@@ -303,6 +305,19 @@ def test_a_bwrap_that_a_group_can_replace_is_refused_when_somebody_is_in_the_gro
             find_bwrap(environ={}, explicit=str(path))
     os.chown(place, 0, grp.getgrnam("staff").gr_gid)  # as Debian has /usr/local
     assert find_bwrap(environ={}, explicit=str(path)) == str(path)
+
+
+def test_who_is_in_a_group_is_known_of_this_machines_own_groups_only(tmp_path: Path) -> None:
+    group = grp.getgrall()[-1]
+    file = tmp_path / "group"
+    file.write_text(f"{group.gr_name}:x:{group.gr_gid}:\n")
+    listed = others_in(group.gr_gid, [str(tmp_path / "none"), str(file)])
+    assert listed == others_in(group.gr_gid)
+    file.write_text("other:x:424242:\n")  # as where a directory has the group
+    me = pwd.getpwuid(os.geteuid())
+    for gid, own in ((group.gr_gid, False), (me.pw_gid, grp.getgrgid(me.pw_gid).gr_name == me.pw_name)):
+        said = others_in(gid, [str(file)])
+        assert said == "" if own else "whoever a directory of users has" in said
 
 
 def test_a_bwrap_in_a_folder_that_others_can_write_is_refused_unless_that_is_sticky_or_a_group_of_ones_own(

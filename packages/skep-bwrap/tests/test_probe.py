@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from skep_bwrap.probe import probe
+from skep_bwrap import probe
 
 from .box import Box, descriptors, tagged
 
@@ -66,7 +66,7 @@ def test_no_bwrap_is_a_failure_with_install_lines(box: Box, monkeypatch: pytest.
 
 PROBE = """
 import json, os, sys
-from skep_bwrap.probe import probe
+from skep_bwrap import probe
 found = probe(sys.argv[1], environ=os.environ, bwrap=sys.argv[2])
 print(json.dumps([found.usable, [[c.id, c.status, c.detail, c.fix] for c in found.checks if c.status != "ok"]]))
 """

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import skep_bwrap
 
-SURFACE = "BackendUnavailable Ended HostFacts Outcome Sandbox compile find_bwrap run spawn"
+SURFACE = "BackendUnavailable Check Ended HostFacts Outcome Probe Sandbox compile find_bwrap probe run spawn"
 CALLS = {
     skep_bwrap.compile: "boundary argv facts bwrap proxied transparent apart memory_rlimit",
     skep_bwrap.find_bwrap: "environ explicit untrusted",
+    skep_bwrap.probe: "workspace environ bwrap",
     skep_bwrap.run: "boundary argv proxy bwrap stdin stdout stderr tty hand_tty ignored compiled spawned started",
     skep_bwrap.spawn: "launch proxy stdin stdout stderr tty hand_tty wall cgroups limits ignored",
 }

@@ -43,6 +43,22 @@ def test_copies_are_there_until_they_are_removed(facts: Facts) -> None:
     assert copies.remove() == [] and list(Path(facts.state_dir, "exec").iterdir()) == []
 
 
+def test_what_a_killed_skep_left_is_removed_and_what_another_holds_is_not(facts: Facts, tmp_path: Path) -> None:
+    kept = Path(facts.state_dir, "exec")
+    first = Copies(PRESET, facts)
+    second = Copies(PRESET, facts)  # as of another thread
+    assert first.variables != second.variables and Path(first.variables["X_HOME"], "login").exists()
+    # a number that lives, but is not of who made these copies
+    for name in (str(os.getpid()), str(os.getppid()), "1-0", "1-1.lock"):
+        (kept / name).write_text("") if name.endswith(".lock") else (kept / name).mkdir()
+    Copies(PRESET, facts).remove()
+    assert {path.name.partition("-")[0] for path in kept.iterdir()} == {str(os.getpid())}
+    first.remove()
+    assert Path(second.variables["X_HOME"], "login").exists()
+    second.remove()
+    assert list(kept.iterdir()) == []
+
+
 def test_a_copy_that_fails_names_its_file_and_leaves_no_login_behind(facts: Facts) -> None:
     with files_of_at_most(LARGEST), pytest.raises(OSError, match=r"cannot be copied.*File too large") as failed:
         Copies(PRESET, facts)

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from skep_cli.errors import StateError, UsageError
-from skep_cli.evidence.state import Lock, RunFolder, Runs, replace, run_id
+from skep_cli.evidence.lock import Lock
+from skep_cli.evidence.state import RunFolder, Runs, replace, run_id
 
 HOLD = """
 import sys, time

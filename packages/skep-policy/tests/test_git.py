@@ -337,7 +337,7 @@ def planted(world: World, content: dict[str, str | Link | None]) -> dict[str, bo
     """Path below the repository -> to be quarantined, of what appeared after a worker made some files."""
     boundary = world.resolve()
     world.add({f"home/repo/{name}": text for name, text in content.items()})
-    return {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary)}
+    return {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary, since=0)}
 
 
 def test_a_new_repository_as_git_makes_it_is_reported(world: World) -> None:
@@ -347,7 +347,7 @@ def test_a_new_repository_as_git_makes_it_is_reported(world: World) -> None:
     git(world.repo / "deep", "init", "-q", ".")
     git(world.repo, "clone", "-q", str(library), "clone")
     git(world.repo, "init", "-q", "--bare", "bare")
-    assert {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary)} == {
+    assert {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary, since=0)} == {
         "deep/.git": False,
         "clone/.git": False,
     }
@@ -406,7 +406,7 @@ def test_a_repository_is_found_however_many_folders_lie_before_it(
     content = {f"{n}": None for n in range(10_100)} | {f"0/1/.git/{name}": text for name, text in EVIL.items()}
     assert planted(world, content) == {"0/1/.git": True}
     monkeypatch.setattr("skep_policy.aftermath.MAX_LOOKED", 3)
-    assert any("could not be looked into" in found.reason for found in appeared(world.resolve()))
+    assert any("could not be looked into" in found.reason for found in appeared(world.resolve(), since=0))
 
 
 @pytest.mark.parametrize("place", ["a/objects/x", ".vscode/x", "a/refs"])
@@ -423,9 +423,8 @@ def test_dependencies_are_looked_into_when_they_may_have_been_made_submodules(
     evil = {f"node_modules/new/.git/{name}": text for name, text in EVIL.items()}
     assert planted(world, evil | {"node_modules/plain/.git": None, "node_modules/x/.envrc": "x"}) == {}
     boundary = world.resolve("[filesystem]\ngit = true")
-    assert [found.path for found in appeared(boundary)] == [f"{world.repo}/node_modules/new/.git"]
-    monkeypatch.setattr("skep_policy.aftermath._LOADED", time.time_ns() + 10**12)
-    assert appeared(boundary) == ()  # it was there before
+    assert [found.path for found in appeared(boundary, since=0)] == [f"{world.repo}/node_modules/new/.git"]
+    assert appeared(boundary, since=time.time_ns() + 10**12) == ()  # it was there before
 
 
 def test_a_new_git_folder_of_a_submodule_is_looked_at(world: World) -> None:
@@ -440,9 +439,9 @@ def test_a_new_git_folder_of_a_submodule_is_looked_at(world: World) -> None:
     }
     for name, content in modules.items():
         world.add({f"home/repo/.git/modules/{name}/{part}": text for part, text in content.items()})
-    found = {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary)}
+    found = {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary, since=0)}
     assert found == {f".git/modules/{name}": True for name in ("away", "evil", "hook", "own")}
-    assert appeared(world.resolve("[filesystem]\ngit = true")) == ()
+    assert appeared(world.resolve("[filesystem]\ngit = true"), since=0) == ()
 
 
 @pytest.mark.parametrize("end", [4080, 4089, 4092, 4095])
@@ -460,7 +459,7 @@ def test_a_path_that_is_too_long_to_be_looked_at_fails_nothing(world: World, end
         folder, length = deeper, length + 1 + len(name)
     os.mkdir(".git", dir_fd=folder)
     os.close(folder)
-    assert f"{world.repo}/a/.git" in {found.path for found in appeared(boundary) if found.quarantine}
+    assert f"{world.repo}/a/.git" in {found.path for found in appeared(boundary, since=0) if found.quarantine}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root lists everything")
@@ -470,9 +469,9 @@ def test_a_folder_closed_for_listing_is_told_and_what_can_be_named_in_it_found(w
     (world.repo / "a").chmod(0o311)
     (world.repo / "b").chmod(0)
     try:
-        found = {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary)}
+        found = {os.path.relpath(found.path, world.repo): found.quarantine for found in appeared(boundary, since=0)}
         assert found == {"a": False, "a/.git": True, "b": False}
-        assert appeared(world.resolve()) == ()
+        assert appeared(world.resolve(), since=0) == ()
     finally:
         (world.repo / "a").chmod(0o755)
         (world.repo / "b").chmod(0o755)
@@ -500,7 +499,7 @@ def test_nothing_appears_in_a_copy(world: World) -> None:
     world.add({"copy/f": "x"})
     boundary = world.resolve(mapped={str(world.repo): f"{world.root}/copy"})
     world.add({"home/repo/a/.envrc": "x", "copy/a/.envrc": "x"})
-    assert appeared(boundary) == ()
+    assert appeared(boundary, since=0) == ()
 
 
 def test_a_bare_repository_in_the_workspace_is_guarded(world: World) -> None:
@@ -624,8 +623,8 @@ def test_what_configuration_runs_and_names() -> None:
 def test_a_program_put_in_front_of_another_on_path_is_reported(world: World) -> None:
     world.add({"home/repo/venv/bin": None, "home/repo/.venv": Link("venv"), "usr/git": "x"})
     boundary = world.resolve(environ={"PATH": f"{world.repo}/.venv/bin:{world.root}/usr"})
-    assert appeared(boundary) == ()
+    assert appeared(boundary, since=0) == ()
     world.add({"home/repo/venv/bin/git": "x", "home/repo/venv/bin/mine": "x"})
-    [found] = appeared(boundary)
+    [found] = appeared(boundary, since=0)
     assert found.path == f"{world.repo}/venv/bin/git" and not found.quarantine
     assert found.reason == f"it stands in front of {world.root}/usr/git on PATH"

@@ -92,7 +92,7 @@ def _refuse_writers(real: str) -> None:
         if info.st_mode & stat.S_IWOTH and not sticky:
             raise BackendUnavailable(f"{path} can be written by everybody", fix=f"`chmod o-w {path}`")
         if info.st_mode & stat.S_IWGRP and not sticky and info.st_gid not in (0, top.st_gid):
-            others = _others_in(info.st_gid)
+            others = others_in(info.st_gid)
             if others:
                 raise BackendUnavailable(f"{path} can be written by {others}", fix=f"`chmod g-w {path}`")
         if path == "/":
@@ -100,9 +100,21 @@ def _refuse_writers(real: str) -> None:
         path, entry = os.path.dirname(path), info.st_uid
 
 
-def _others_in(group: int) -> str:
+def _is_local(group: int, files: Sequence[str]) -> bool:
+    for path in files:
+        try:
+            with open(path, "rb") as file:
+                if any(line.split(b":")[2:3] == [b"%d" % group] for line in file):
+                    return True
+        except OSError:
+            continue
+    return False
+
+
+def others_in(group: int, files: Sequence[str] = ("/etc/group", "/usr/lib/group")) -> str:
     """Who else than root and we may be in a group, as words; empty for a group of nobody else, such as Debian's `staff`
-    for /usr/local and the group a user has for himself.
+    for /usr/local and the group a user has for himself. Only groups of this machine's own files can be told the members
+    of: a directory (LDAP) may list none of those it has.
     """
     import grp
     import pwd
@@ -114,5 +126,7 @@ def _others_in(group: int) -> str:
     users = {entry.pw_name: entry for entry in pwd.getpwall()}
     members = {name for name, entry in users.items() if entry.pw_gid == group} | set(found.gr_mem)
     own = {name for name, entry in users.items() if entry.pw_uid in (0, os.geteuid())}
+    if not _is_local(group, files) and found.gr_name not in own:
+        return f"whoever a directory of users has in the group {found.gr_name}"
     others = sorted(members - own)
     return f"{', '.join(others[:3])} of the group {found.gr_name}" if others else ""

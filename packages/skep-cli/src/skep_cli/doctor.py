@@ -140,7 +140,7 @@ def diagnose(host: Host = HERE) -> Diagnosis:
     else:
         from tempfile import TemporaryDirectory
 
-        from skep_bwrap.probe import probe
+        from skep_bwrap.probing import probe
 
         with TemporaryDirectory(prefix="skep-doctor-") as workspace:
             found = probe(os.path.realpath(workspace), environ=gather().environ)

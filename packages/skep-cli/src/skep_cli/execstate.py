@@ -1,18 +1,23 @@
 """What an agent run by `skep exec --preset` finds of its own state: copies for this one command, removed after it.
 
-A skep that was killed leaves its copies; the next one removes what belongs to no living process.
+Whoever has copies holds the lock beside them; what a skep that was killed has left is held by nobody, and the next one
+removes it.
 """
 
 from __future__ import annotations
 
 import os
+from itertools import count
 from pathlib import Path
 
 from skep_policy.facts import Facts
 
 from . import agentstate
+from .evidence.lock import Lock
 from .presets import Preset
 from .workspace.removal import remove
+
+LOCK = ".lock"
 
 
 class Copies:
@@ -22,31 +27,41 @@ class Copies:
         """Raises OSError, and nothing has been copied."""
         kept = Path(facts.state_dir, "exec")
         kept.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for left in kept.iterdir():
-            if not _lives(left.name):
-                remove(left)
-        self._folder = kept / str(os.getpid())
+        _remove_left(kept)
+        self._lock, self._folder = _claimed(kept)
         try:
+            remove(self._folder)  # of somebody who was killed and had our number
             self._laid = agentstate.lay_out(agentstate.owned(preset.head.state, facts), self._folder)
         except BaseException:
-            remove(self._folder)  # a login may be in there already
+            self._end()  # a login may be in there already
             raise
         self.variables = self._laid.variables
 
     def remove(self) -> list[str]:
         """Returns a line for each login that was renewed inside, which is lost."""
         lines = [f"{source}: {agentstate.RENEWED}" for source in agentstate.renewed(self._laid)]
-        remove(self._folder)
+        self._end()
         return lines
 
+    def _end(self) -> None:
+        remove(self._folder)
+        self._lock.release()
 
-def _lives(name: str) -> bool:
-    if not name.isdigit() or int(name) == os.getpid():
-        return False
-    try:
-        os.kill(int(name), 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
+
+def _claimed(kept: Path) -> tuple[Lock, Path]:
+    """A folder that is ours, not made yet, and its lock, held."""
+    for number in count():
+        name = f"{os.getpid()}-{number}"
+        lock = Lock(kept / (name + LOCK))
+        if lock.take(wait=False):
+            return lock, kept / name
+    raise AssertionError
+
+
+def _remove_left(kept: Path) -> None:
+    """No copies are there that nobody holds. A lock comes before its folder, and goes after it."""
+    for name in {left.name.removesuffix(LOCK) for left in kept.iterdir()}:
+        lock = Lock(kept / (name + LOCK))
+        if lock.take(wait=False):
+            remove(kept / name)
+            lock.release()

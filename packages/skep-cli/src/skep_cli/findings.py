@@ -10,6 +10,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import sys
+import time  # noqa: TID251 (when this was loaded, and nothing else)
 
 from skep_policy.aftermath import CLOSED, appeared
 from skep_policy.boundary import Boundary, Watched, below
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
 _HAS_O_PATH = hasattr(os, "O_PATH")
 _FOLDER = (os.O_PATH if _HAS_O_PATH else os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_BEGUN = time.time_ns() - 10**9
+"""Before any worker has begun: this is imported before. With room for the coarse clock that stamps files."""
 MAX_ROUNDS = 50
 """Folders closed inside closed ones that are opened; what is deeper is told."""
 MAX_KEPT_NAME = 200
@@ -80,8 +84,9 @@ def _is_absent(path: str, roots: dict[str, str]) -> bool:
 def _appeared(boundary: Boundary) -> list[Watched]:
     """What has appeared, with the folders that could not be listed opened where they are ours to open."""
     found: set[Watched] = set()
+    path = [os.path.abspath(entry) for entry in sys.path]
     for _ in range(MAX_ROUNDS):
-        new = set(appeared(boundary)) - found
+        new = set(appeared(boundary, since=_BEGUN, path=path)) - found
         found |= new
         closed = [item.path for item in new if item.reason == CLOSED]
         if not closed:

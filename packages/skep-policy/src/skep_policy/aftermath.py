@@ -14,9 +14,7 @@ it could not look into, and never fails.
 
 from __future__ import annotations
 
-import os
 import sys
-import time  # noqa: TID251 (when this was loaded, and nothing else)
 
 from .boundary import Access, Boundary, Watched, below
 from .builtin import project_entries
@@ -26,6 +24,10 @@ from .git import OPENED
 from .gitconfig import MAX_FILE, parse
 from .paths import Tree
 from .patterns import SKIPPED, UNSEEN, survey
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 MAX_LOOKED = 1_000_000
 """Folders looked into, in ten seconds or so."""
@@ -59,16 +61,16 @@ NEEDED = frozenset(
 """What a start of skep may import beside the standard library."""
 _SOURCES = ("py", "pyc", "so")
 
-_LOADED = time.time_ns() - 10**9
-"""Before any launch of this process, with room for the coarse clock that stamps files."""
-
-
 CLOSED = "a folder that could not be looked into; what is in it may be run by git of the host"
 
 
-def appeared(boundary: Boundary) -> tuple[Watched, ...]:
+def appeared(boundary: Boundary, *, since: int, path: Sequence[str] = ()) -> tuple[Watched, ...]:
     """What was not there when the boundary was made, sorted. Nothing when the workspace is a run's copy: nobody
     works in it. Never raises PolicyError.
+
+    `since` is a moment before the launch, in nanoseconds of the clock that stamps files; what nobody had looked at
+    before is new when it has changed since. `path` are the absolute folders where the Python that runs skep looks for
+    modules.
     """
     if boundary.workspace in boundary.mapped:
         return ()
@@ -78,27 +80,27 @@ def appeared(boundary: Boundary) -> tuple[Watched, ...]:
     names = frozenset(reasons) | {".git"}
     seen = survey(boundary.workspace, names, tree, limit=MAX_LOOKED, skipped=frozenset() if git else SKIPPED)
     known = set(boundary.known)
-    found = [Watched(path, CLOSED) for path in seen.closed if path not in known]
-    for path in seen.paths():
-        inside = not SKIPPED.isdisjoint(path[len(boundary.workspace) :].split("/"))
-        if path in known or ((inside or UNSEEN in known) and not _is_new(path, tree)):
+    found = [Watched(folder, CLOSED) for folder in seen.closed if folder not in known]
+    for there in seen.paths():
+        inside = not SKIPPED.isdisjoint(there[len(boundary.workspace) :].split("/"))
+        if there in known or ((inside or UNSEEN in known) and not _is_new(there, tree, since)):
             continue
-        name = path.rpartition("/")[2]
+        name = there.rpartition("/")[2]
         if name in reasons and not inside:
-            found.append(Watched(path, reasons[name]))
-        elif name == ".git" and not (inside and _is_plain(path, tree)):
-            found.append(_repository(path, tree))
-        elif name not in reasons and name != ".git" and not _is_harmless(path, tree):
+            found.append(Watched(there, reasons[name]))
+        elif name == ".git" and not (inside and _is_plain(there, tree)):
+            found.append(_repository(there, tree))
+        elif name not in reasons and name != ".git" and not _is_harmless(there, tree):
             reason = "a bare repository that was not there; git of the host would run what it says"
-            found.append(Watched(f"{path}/HEAD", reason, True))  # it is none without
+            found.append(Watched(f"{there}/HEAD", reason, True))  # it is none without
     for git_dir in git:
         found += _modules(git_dir, boundary, tree)
-    found += _in_front(boundary, tree)
-    found += _in_front_of_modules(boundary, tree)
+    found += _in_front(boundary, tree, since)
+    found += _in_front_of_modules(boundary, tree, since, path)
     return tuple(sorted(found))
 
 
-def _in_front(boundary: Boundary, tree: Tree) -> list[Watched]:
+def _in_front(boundary: Boundary, tree: Tree, since: int) -> list[Watched]:
     """What has been put into a folder of the workspace that is on PATH, in front of a program that stands further back:
     whoever types its name would run what the worker left.
     """
@@ -109,30 +111,33 @@ def _in_front(boundary: Boundary, tree: Tree) -> list[Watched]:
         if not below(folder, boundary.workspace) or boundary.access_to(folder) != Access.WRITE:
             continue
         for name in tree.names(folder):
-            if tree.changed(f"{folder}/{name}") >= _LOADED:
+            if tree.changed(f"{folder}/{name}") >= since:
                 behind = [f"{other}/{name}" for other in folders[position + 1 :] if _exists(f"{other}/{name}", tree)]
                 if behind:
                     found.append(Watched(f"{folder}/{name}", f"it stands in front of {behind[0]} on PATH"))
     return found
 
 
-def _in_front_of_modules(boundary: Boundary, tree: Tree) -> list[Watched]:
+def _in_front_of_modules(boundary: Boundary, tree: Tree, since: int, path: Sequence[str]) -> list[Watched]:
     """What has been put where the Python that runs skep looks for modules (`PYTHONPATH`, the current folder with `-m`,
-    the folder of an editable installation): the next launch would run it on the host.
+    the folder of an editable installation): the next launch would run it on the host. What the worker could not write
+    is none of its work: skep's own packages in such a folder are read-only, and change when bytecode is kept.
     """
     needed = sys.stdlib_module_names | NEEDED
     found: list[Watched] = []
-    for entry in sys.path:
-        folder = _real(entry or os.curdir, tree)
+    for entry in path:
+        folder = _real(entry, tree)
         if boundary.access_to(folder) != Access.WRITE or not any(below(folder, root.path) for root in boundary.roots):
             continue
         for name in tree.names(folder):
             module, _, suffix = name.partition(".")
-            path = f"{folder}/{name}"
-            source = suffix.rpartition(".")[2] in _SOURCES or _exists(f"{path}/__init__.py", tree)
-            if module in needed and source and tree.changed(path) >= _LOADED:
+            there = f"{folder}/{name}"
+            if module not in needed or boundary.access_to(there) != Access.WRITE:
+                continue
+            source = suffix.rpartition(".")[2] in _SOURCES or _exists(f"{there}/__init__.py", tree)
+            if source and tree.changed(there) >= since:
                 reason = f"skep itself would run it, since Python looks for {module} there"
-                found.append(Watched(path, reason, module in _AT_EVERY_START))
+                found.append(Watched(there, reason, module in _AT_EVERY_START))
     return found
 
 
@@ -180,10 +185,10 @@ def _modules(git_dir: str, boundary: Boundary, tree: Tree) -> list[Watched]:
     return [*found, Watched(todo[-1], "a folder of submodules that could not be looked into")]
 
 
-def _is_new(path: str, tree: Tree) -> bool:
-    """Has it changed since this process began? Asked only of what nobody had looked at before the launch."""
+def _is_new(path: str, tree: Tree, since: int) -> bool:
+    """Has it changed since then? Asked only of what nobody had looked at before the launch."""
     parts = ("", "/config", "/hooks", "/HEAD", *(f"/{name}" for name in _POINTERS))
-    return any(tree.changed(path + part) >= _LOADED for part in parts)
+    return any(tree.changed(path + part) >= since for part in parts)
 
 
 def _repository(path: str, tree: Tree) -> Watched:

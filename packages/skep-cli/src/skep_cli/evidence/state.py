@@ -10,7 +10,6 @@ Everything is 0700 and the user's own. An operating system's refusal becomes one
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import stat
@@ -23,6 +22,8 @@ from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 
 from skep_cli.errors import CannotRun, SkepError, StateError, UsageError
+
+from .lock import Lock
 
 _DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"
 _ID_LENGTH = 9
@@ -73,62 +74,6 @@ def trouble(error: OSError, path: Path | str) -> StateError:
 
 MAX_UNLOCKED = 60_000
 """Milliseconds. Between the making of a run's folder and its lock lies next to nothing."""
-
-
-class Lock:
-    """Held from `take` to `release`, and dropped by the kernel when the process dies."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._fd = -1
-
-    def take(self, *, wait: bool = True, create: bool = True) -> bool:
-        """Whether it is held now. Without `create`, a lock that is not there is nobody's and is not taken."""
-        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if create else 0)
-        while True:
-            try:
-                fd = os.open(self._path, flags, 0o600)
-            except FileNotFoundError:
-                if create:
-                    raise
-                return False
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-                if _same_file(fd, self._path):  # else its holder removed it while we waited
-                    self._fd = fd
-                    return True
-            except BlockingIOError:
-                os.close(fd)
-                return False
-            os.close(fd)
-
-    def take_over(self, other: Lock) -> None:
-        """What another one holds is held by this one; its file has been moved here."""
-        self._fd, other._fd = other._fd, -1
-
-    def release(self, *, keep: bool = False) -> None:
-        """The file is gone and the lock with it; `keep` leaves the file, for whom it told something."""
-        if self._fd >= 0:
-            if not keep and _same_file(self._fd, self._path):
-                self._path.unlink(missing_ok=True)
-            os.close(self._fd)
-            self._fd = -1
-
-    def __enter__(self) -> Lock:
-        self.take()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.release()
-
-
-def _same_file(fd: int, path: Path) -> bool:
-    try:
-        there = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    here = os.fstat(fd)
-    return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
 
 class RunFolder:

@@ -112,7 +112,7 @@ class PolicyBounds:
         if self._host.backend != "bwrap":
             raise NoOverlay(f"nothing can be laid over a tree on {self._host.platform}")
         from skep_bwrap.mountinfo import parse
-        from skep_bwrap.probe import overlay_bwrap
+        from skep_bwrap.probing import overlay_bwrap
 
         from skep_cli.session import BackendUnavailable
 
