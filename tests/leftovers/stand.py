@@ -88,6 +88,7 @@ class Stand:
         self.children = set(children(os.getpid()))
         self.mounts = Path("/proc/self/mountinfo").read_text()
         self.stopped: list[int] = []
+        self.stage = ""
         self.output = base / "said"
         self.skep: subprocess.Popen[bytes] | None = None
 
@@ -104,6 +105,8 @@ class Stand:
         if self.is_run:
             check = "true" if free else WORK.format(gates=self.gates, name="verify")
             words = [str(SKEP), "run", ".", "task", "--workspace", self.mode, *limits]
+            if self.stage == "setup" and not free:
+                words += ["--setup", quoted(["sh", "-c", WORK.format(gates=self.gates, name="setup")])]
             return [*words, "--worker", quoted(sh), "--verify", quoted(["sh", "-c", check])]
         if self.mode == "library":
             return [sys.executable, str(Path(__file__).with_name("caller.py")), *sh]
@@ -111,6 +114,7 @@ class Stand:
         return [str(SKEP), "exec", *limits, *allow, "--", *sh]
 
     def start(self, stage: str) -> None:
+        self.stage = stage
         if stage in ("exec", "clone", "ready", "shim"):
             (self.gates / "stage").write_text("ready\n" if stage == "shim" else stage + "\n")
         if stage == "snapshot":
@@ -130,13 +134,14 @@ class Stand:
 
     def reach(self, stage: str) -> None:
         assert self.skep is not None
-        self.start_stage = stage
         if stage in ("snapshot", "exec", "clone", "ready", "shim"):
             self.until(lambda: self.at_gate("git" if stage == "snapshot" else stage))
         if stage == "shim":
             self.stop(self.skep.pid)
             self.release()
             self.until(lambda: sits(self.victim("shim")) and "python" in program(self.victim("shim")))
+        if stage == "setup":
+            self.until(lambda: self.has_begun("setup"))
         if stage in ("worker", "ending", "collecting", "verification", "sealing"):
             self.until(lambda: self.has_begun("worker"))
         if stage == "ending":
@@ -223,7 +228,7 @@ class Stand:
         while time.monotonic() < moment and self.skep.poll() is None:
             time.sleep(0.01)
         if self.skep.poll() is None:
-            for name in ("worker", "verify"):
+            for name in ("setup", "worker", "verify"):
                 self.let(name)
             self.release()
         try:
