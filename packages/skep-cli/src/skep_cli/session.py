@@ -14,6 +14,7 @@ from skep_bwrap.session import run
 from skep_policy.boundary import Access, Boundary
 from skep_policy.events import EgressEvent
 from skep_policy.launch import Launch
+from skep_policy.paths import Tree
 from skep_policy.report import Egress, Finding
 from skep_policy.value import Record
 
@@ -183,7 +184,8 @@ def look_there_last(boundary: Boundary) -> None:
     """What this process imports from now on it does not find in a folder the worker may write (`PYTHONPATH`, or the
     current one with `-m`), unless it is nowhere else; skep's own packages are read-only there.
     """
-    sys.path.sort(key=lambda entry: boundary.access_to(os.path.realpath(entry)) == Access.WRITE)
+    tree = Tree()
+    sys.path.sort(key=lambda entry: boundary.access_to(tree.real(entry)) == Access.WRITE)
 
 
 def look_afterwards() -> Callable[[Boundary, str], list[Finding]]:

@@ -107,7 +107,7 @@ def _in_front(boundary: Boundary, tree: Tree, since: int) -> list[Watched]:
     folders = boundary.env.get("PATH", "").split(":")
     found: list[Watched] = []
     for position, written in enumerate(folders):
-        folder = _real(written, tree)
+        folder = tree.real(written)
         if not below(folder, boundary.workspace) or boundary.access_to(folder) != Access.WRITE:
             continue
         for name in tree.names(folder):
@@ -126,7 +126,7 @@ def _in_front_of_modules(boundary: Boundary, tree: Tree, since: int, path: Seque
     needed = sys.stdlib_module_names | NEEDED
     found: list[Watched] = []
     for entry in path:
-        folder = _real(entry, tree)
+        folder = tree.real(entry)
         if boundary.access_to(folder) != Access.WRITE or not any(below(folder, root.path) for root in boundary.roots):
             continue
         for name in tree.names(folder):
@@ -139,14 +139,6 @@ def _in_front_of_modules(boundary: Boundary, tree: Tree, since: int, path: Seque
                 reason = f"skep itself would run it, since Python looks for {module} there"
                 found.append(Watched(there, reason, module in _AT_EVERY_START))
     return found
-
-
-def _real(folder: str, tree: Tree) -> str:
-    """A folder with links resolved; itself when there is no telling."""
-    try:
-        return tree.place(folder).path
-    except PolicyError:
-        return folder
 
 
 def _may_commit(boundary: Boundary) -> list[str]:

@@ -7,6 +7,7 @@ import sys
 
 from .boundary import below
 from .errors import PolicyError
+from .paths import Tree
 from .value import Value
 
 
@@ -72,12 +73,13 @@ def own_code() -> tuple[str, ...]:
     """What the next launch will run on the host beside the Python itself: its virtual environment, skep's packages
     where they are, what they need when it is there too, and all bytecode that is kept apart. Real paths, sorted.
     """
-    python, environment = os.path.realpath(sys.base_prefix), os.path.realpath(sys.prefix)
+    tree = Tree()
+    python, environment = tree.real(sys.base_prefix), tree.real(sys.prefix)
     found = {environment} - {python}
     if sys.pycache_prefix:
-        found.add(os.path.realpath(sys.pycache_prefix))
+        found.add(tree.real(sys.pycache_prefix))
     for entry in sys.path:
-        folder = os.path.realpath(entry)
+        folder = tree.real(entry)
         if below(folder, environment) and environment != python:
             continue
         own = [f"{folder}/{name}" for name in OWN if os.path.isdir(f"{folder}/{name}")]

@@ -122,6 +122,14 @@ class Tree:
         place = self.place(path)
         return Place(place.path, place.kind, place.mode, (*links, *place.links), place.blocked)
 
+    def real(self, path: str) -> str:
+        """A path with links resolved, as `os.path.realpath` does it: what many paths share is looked at once."""
+        try:
+            place = self.place(os.path.join(os.getcwd(), path))
+        except (OSError, PolicyError):
+            return path
+        return path if place.blocked else place.path
+
     def names(self, folder: str) -> list[str]:
         """The entries of a folder without links in its path, sorted; none when it cannot be listed."""
         try:
