@@ -11,6 +11,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from skep_policy import Rules
@@ -21,6 +22,7 @@ from skep_proxy.flow import Flow
 from skep_proxy.loop import Loop
 from skep_proxy.relay import Relay
 from skep_proxy.resolver import SHARE, THREADS
+from skep_proxy.server import open_tcp
 from skep_proxy.session import Session
 from skep_proxy.testing import Origin, read_all, read_head, wait_until
 
@@ -163,6 +165,38 @@ def test_what_comes_after_the_end_is_refused_and_nothing_of_it_stays(stack: Exit
     proxy.stop_accepting()
     assert proxy.drain(60)
     proxy.close()
+
+
+def test_a_change_of_which_one_listener_cannot_be_served_changes_nothing(setup: Setup, origin: Origin) -> None:
+    target = f"localhost:{origin.port}"
+    setup.listen(target)
+    first = Rules.build(allow=[target])
+    address = setup.proxy.listen_tcp("127.0.0.1", 0, first)
+    fine, broken = (open_tcp("127.0.0.1", 0, Rules.build(allow=[target])) for _ in range(2))
+    new = fine.sock.getsockname()
+    broken.sock.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        setup.proxy.apply(opened=[fine, broken], dropped=[first], replaced=[(first, Rules.build())])
+    assert fine.sock.fileno() == -1
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(new, 60)
+    for host, port in (setup.address, address):
+        with socket.create_connection((host, port), 60) as client:
+            client.sendall(f"GET http://{target}/ HTTP/1.0\r\n\r\n".encode())
+            assert b"origin ok" in read_all(client)
+
+
+@pytest.mark.parametrize("kind", ["proxy", "tcp", "dns"])
+def test_a_closed_proxy_closes_what_it_is_given(stack: ExitStack, kind: Any) -> None:
+    proxy = Proxy()
+    proxy.close()
+    sock = stack.enter_context(
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM if kind == "dns" else socket.SOCK_STREAM)
+    )
+    sock.bind(("127.0.0.1", 0))
+    with pytest.raises(RuntimeError, match="closed"):
+        proxy.listen_on(sock, Rules.build(), kind)
+    assert sock.fileno() == -1
 
 
 def test_what_comes_during_the_end_is_served_or_refused_and_nothing_of_it_stays() -> None:

@@ -166,6 +166,49 @@ def test_a_reload_that_cannot_open_one_listener_changes_nothing(tmp_path: Path, 
         assert server.stop() == 0
 
 
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_a_reload_changes_the_mode_of_a_unix_socket_or_keeps_it_with_all_else(tmp_path: Path, workers: str) -> None:
+    config, path = tmp_path / "proxy.toml", tmp_path / "s"
+    config.write_text(f'[[listener]]\nunix = "{path}"\n')
+
+    def mode() -> int:
+        return path.stat().st_mode & 0o777
+
+    with serving(tmp_path, "--config", str(config), "--workers", workers) as server:
+        assert wait_until(lambda: server.lines.count("listening on") == int(workers))
+        inode = path.stat().st_ino
+        config.write_text(f'[[listener]]\nunix = "{path}"\nmode = "0660"\n')
+        server.process.send_signal(signal.SIGHUP)
+        assert wait_until(lambda: server.lines.count("reloaded, 1 listeners") == int(workers)) and mode() == 0o660
+        config.write_text(f'[[listener]]\nunix = "{path}"\n[[listener]]\nunix = "{tmp_path}/absent/s"\n')
+        server.process.send_signal(signal.SIGHUP)
+        assert wait_until(lambda: server.lines.count("not reloaded") == int(workers)) and mode() == 0o660
+        assert path.stat().st_ino == inode
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+        assert server.stop() == 0
+    assert not path.exists()
+
+
+def test_what_one_worker_would_refuse_no_worker_takes(tmp_path: Path, origin: Origin, held: Held) -> None:
+    """A broken file is told of once, by who starts the workers, and none of them reads it."""
+    config, port = tmp_path / "proxy.toml", held(reserved_port())
+    listener = f'[[listener]]\ntcp = "127.0.0.1:{port}"\n'
+    config.write_text(f'{listener}allow = ["localhost:{origin.port}"]\n')
+    with serving(tmp_path, "--config", str(config), "--workers", "2") as server:
+        assert wait_until(lambda: server.lines.count("listening on") == 2)
+        config.write_text(f"{listener}allow = 1\n")
+        server.process.send_signal(signal.SIGHUP)
+        assert server.said("not reloaded: ") and "proxy.toml" in server.lines
+        assert b"origin ok" in get(("127.0.0.1", port), f"http://localhost:{origin.port}/")
+        config.write_text(listener)
+        server.process.send_signal(signal.SIGHUP)
+        assert wait_until(lambda: server.lines.count("\nskep-proxy: reloaded") == 2)
+        assert server.lines.count("not reloaded") == 1
+        assert b" 403 " in get(("127.0.0.1", port), f"http://localhost:{origin.port}/")
+        assert server.stop() == 0
+
+
 def test_a_line_of_the_log_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
     """The file may grow no further for a moment, as when a disk is full."""
     path = tmp_path / "log"

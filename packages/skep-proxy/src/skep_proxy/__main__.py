@@ -9,13 +9,14 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 import anyio
 from skep_policy import PolicyError, parse_duration
 
 from .arguments import USAGE, parser
 from .config import DEFAULT_ADDRESS, Place, Settings, flag_listeners, listened
-from .daemon import SIGNALS, Daemon, Options, fail, read_settings
+from .daemon import SIGNALS, Daemon, Options, fail, read_settings, say
 from .engine import Stats
 from .server import BACKLOG, bind_tcp, bind_unix, remove_socket
 from .systemd import activated, notify
@@ -141,10 +142,19 @@ def _serve(options: Options, settings: Settings, upstream: Upstream, passed: dic
 
     try:
         notify(os.environ, "READY=1")
-        return Crew(options.workers, work).run()
+        return Crew(options.workers, work, may_reload=partial(_may_reload, options)).run()
     finally:
         for path in paths:
             remove_socket(*path)
+
+
+def _may_reload(options: Options) -> bool:
+    try:
+        _check(options, read_settings(options))
+    except PolicyError as error:
+        say(f"not reloaded: {error}")
+        return False
+    return True
 
 
 def _take_activated(settings: Settings, passed: dict[str, list[socket.socket]]) -> dict[Place, socket.socket]:

@@ -76,6 +76,10 @@ class Place(msgspec.Struct, frozen=True):
     path: str = ""
     mode: int = 0o600
 
+    def where(self) -> Place:
+        """The same whatever its mode is, which can be changed while it is listened on."""
+        return msgspec.structs.replace(self, mode=0)
+
     def __str__(self) -> str:
         match self.kind:
             case "tcp":
@@ -104,7 +108,7 @@ def parse_file(text: str, *, source: str) -> Settings:
         key = f"listener[{number}]"
         listeners.append((_place(table, source, key), _rules(table, source, key)))
     for number, (place, _) in enumerate(listeners):
-        if place in [other for other, _ in listeners[:number]]:
+        if place.where() in [other.where() for other, _ in listeners[:number]]:
             raise PolicyError(f"{place} is listed twice", source=source, key=f"listener[{number}]")
     return Settings(tuple(listeners), Limits(**msgspec.structs.asdict(file.limits)))
 

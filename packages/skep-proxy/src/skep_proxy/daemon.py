@@ -12,6 +12,7 @@ import signal
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
@@ -197,25 +198,32 @@ class Daemon:
         """
         # Objects of their own, so that reloading one listener is about that one.
         wanted = {place: replace(rules) for place, rules in settings.listeners}
-        new = {place: rules for place, rules in wanted.items() if place not in self._rules}
+        here = {place.where(): place for place in self._rules}
+        kept = {place: here[place.where()] for place in wanted if place.where() in here}
+        new = {place: rules for place, rules in wanted.items() if place not in kept}
         if new and self._rules and self._options.workers > 1:
             raise OSError(f"{next(iter(new))} is new: with --workers, listeners are opened at the start only")
-        kept = {place: old for place, old in self._rules.items() if place in wanted}
+        other_modes = [(place, old) for place, old in kept.items() if place.mode != old.mode]
         opened: list[Opened] = []
         try:
             for place, rules in new.items():
                 opened.append(self._open(place, rules))
+            for place, _ in other_modes:
+                _set_mode(place)
             last()
+            self._proxy.apply(
+                opened=opened,
+                replaced=[(self._rules[old], wanted[place]) for place, old in kept.items()],
+                dropped=[old for place, old in self._rules.items() if place not in kept.values()],
+            )
         except OSError:
+            for _, old in other_modes:
+                with suppress(OSError):
+                    _set_mode(old)
             for one in opened:
                 if one.sock not in self._sockets.values():
                     one.close()
             raise
-        self._proxy.apply(
-            opened=opened,
-            replaced=[(old, wanted[place]) for place, old in kept.items()],
-            dropped=[old for place, old in self._rules.items() if place not in kept],
-        )
         self._rules = wanted
         self._sockets = {place: sock for place, sock in self._sockets.items() if place not in wanted}
         for place, one in zip(new, opened, strict=True):
@@ -258,6 +266,15 @@ class Daemon:
 def named(place: Place, opened: Opened) -> Place:
     """The place with the port that the system picked."""
     return place if place.kind != "tcp" else Place("tcp", *opened.sock.getsockname()[:2])
+
+
+def _set_mode(place: Place) -> None:
+    """A Unix socket that is listened on has its mode. Raises OSError."""
+    if place.kind == "unix":
+        try:
+            os.chmod(place.path, place.mode)
+        except OSError as error:
+            raise OSError(f"cannot change the mode of {place}: {error.strerror}") from error
 
 
 def _end_with_parent(pipe: int) -> None:

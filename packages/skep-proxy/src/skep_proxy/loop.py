@@ -157,9 +157,11 @@ class Loop:
         return queue
 
     def register(self, fd: int, handler: Handler) -> None:
-        """`handler` hears of everything that happens to `fd`, beginning with how it is now."""
-        self._handlers[fd] = handler
+        """`handler` hears of everything that happens to `fd`, beginning with how it is now. Raises OSError, and nothing
+        has changed.
+        """
         self._poller.add(fd)
+        self._handlers[fd] = handler
 
     def handle(self, fd: int, handler: Handler) -> None:
         """Another handler for a registered descriptor. What was reported before is not reported again."""

@@ -101,14 +101,18 @@ class Proxy:
 
     def listen_on(self, sock: socket.socket, rules: Rules, kind: Kind = "proxy") -> None:
         """Serve on a socket made elsewhere: a listening one, or for kind "dns" a bound UDP one. The proxy owns it
-        from here on.
+        from here on: when it cannot be served, it is closed.
         """
-        self._still_open()
-        if kind == "dns":
-            sock.setblocking(False)
-            self._on_engine(lambda: self._add(Datagrams(self._engine, self._engine.scope(rules), sock)))
-        else:
-            self._listen(open_on(sock, rules), transparent=kind == "tcp")
+        try:
+            self._still_open()
+            if kind == "dns":
+                sock.setblocking(False)
+                self._on_engine(lambda: self._add(Datagrams(self._engine, self._engine.scope(rules), sock)))
+            else:
+                self._listen(open_on(sock, rules), transparent=kind == "tcp")
+        except BaseException:
+            sock.close()
+            raise
 
     def connect(self, rules: Rules) -> socket.socket:
         """One end of a connection on which a sandbox hands over listeners (see `handoff`); they carry `rules` and
@@ -145,19 +149,30 @@ class Proxy:
     ) -> None:
         """All of it from one moment on: new listeners are served, what carries the first of a pair of rules decides by
         the second, listeners that carry exactly one of `dropped` are closed and nothing is allowed by them any more.
-        Connections that are open stay.
+        Connections that are open stay. When a listener cannot be served, nothing has changed but that all of `opened`
+        are closed. Raises OSError.
         """
 
         def change() -> None:
+            served: list[Listener | Datagrams] = []
+            try:
+                for new in opened:
+                    served.append(self._serve(new))
+            except BaseException:
+                self._close_listeners(served)
+                raise
             for old, new in replaced:
                 self._replace(old, new)
             for old in dropped:
                 self._drop(old)
                 self._replace(old, Rules.build())  # kept connections may not ask for more
-            for new in opened:
-                self._serve(new)
 
-        self._on_engine(change)
+        try:
+            self._on_engine(change)
+        except BaseException:
+            for one in opened:
+                one.close()
+            raise
 
     def close_listeners(self, rules: Rules) -> int:
         """Listeners that carry exactly this object are closed; connections that came by them go on. Returns how
@@ -249,16 +264,21 @@ class Proxy:
     # --- on the engine's thread
     # ----------------------------------------------------------------------------------------
 
-    def _serve(self, opened: Opened, *, token: Token | None = None, transparent: bool = False) -> None:
+    def _serve(self, opened: Opened, *, token: Token | None = None, transparent: bool = False) -> Listener:
         scope = self._engine.scope(opened.rules, token=token)
         listener = Listener(self._engine, scope, opened.sock, transparent=transparent)
         listener.path = opened.path
         self._add(listener)
+        return listener
 
     def _add(self, listener: Listener | Datagrams) -> None:
         self._listeners.append(listener)
-        self._know_own_ports()
-        listener.start()
+        try:
+            self._know_own_ports()
+            listener.start()
+        except BaseException:
+            self._close_listeners([listener])
+            raise
 
     def _know_own_ports(self) -> None:
         """The proxy does not dial itself."""

@@ -60,8 +60,10 @@ Work = Callable[[int, int], int]
 class Crew:
     """The parent's view. `run` returns the exit code of the whole."""
 
-    def __init__(self, workers: int, work: Work) -> None:
+    def __init__(self, workers: int, work: Work, *, may_reload: Callable[[], bool]) -> None:
+        """`may_reload` is asked at each SIGHUP, once for all: what one worker refused would part it from the others."""
         self._work = work
+        self._may_reload = may_reload
         self._size = workers
         self._children: dict[int, int] = {}
         self._stopping = False
@@ -79,6 +81,8 @@ class Crew:
                 self._reap(reading, writing)
             else:
                 self._stopping = self._stopping or caught != signal.SIGHUP
+                if caught == signal.SIGHUP and not self._may_reload():
+                    continue
                 for pid in self._children:
                     os.kill(pid, caught)
         os.close(reading)
