@@ -137,6 +137,8 @@ def test_an_unknown_mode_is_a_usage_error_and_runs_nothing(state: Path, repo: Pa
     for option, value in (("--execution-mode", "sandbx"), ("--workspace", "overlaid")):
         done = skep(state, "run", str(repo), "x", "--worker", "touch ran", option, value)
         assert done.returncode == 2 and value in done.stderr
+    done = skep(state, "run", str(repo), "x", "--worker", "touch ran", "--workspace", "overlay", *HERE)
+    assert done.returncode == 2 and "--execution-mode workspace has none" in done.stderr
     assert not (state / "skep").exists()
 
 

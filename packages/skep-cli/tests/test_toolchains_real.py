@@ -163,6 +163,26 @@ def test_uv_asks_the_index_that_pip_is_configured_for(yard: Yard, registry: Regi
 
 
 @needs("npm")
+@pytest.mark.parametrize(("command", "told"), [("npm view left-pad", True), ("node -e 0", False)])
+def test_a_registry_that_is_denied_is_told_with_the_toolchain_it_is_of(yard: Yard, command: str, told: bool) -> None:
+    registry = "https://registry.example:8443/own/"
+    yard.write({".npmrc": f"registry={registry}\nfetch-retries=0\n"}, below=yard.home)
+    ask = f"curl -s {registry}; curl -s http://{ELSEWHERE}/; true || {command}"
+    done = yard.exec("sh", "-c", ask)
+    hint = "--toolchain node, whose registry it is, or " if told else ""
+    assert (
+        f"skep: denied registry.example:8443: not in the allowlist; {hint}--allow registry.example:8443" in done.stderr
+    )
+    assert f"skep: denied {ELSEWHERE}:80: not in the allowlist; --allow {ELSEWHERE}" in done.stderr
+
+    words = ("run", ".", "t", "--worker", "sh -c 'curl -s https://registry.example:8443/own/; true'")
+    run = yard.outside(sys.executable, "-m", "skep_cli", *words)
+    assert (
+        "registry.example:8443: not in the allowlist; --toolchain node, whose registry it is, or --allow" in run.stderr
+    )
+
+
+@needs("npm")
 def test_a_policy_file_asks_for_a_toolchain_and_an_untrusted_project_does_not(yard: Yard, registry: Registry) -> None:
     yard.write(NODE_PROJECT | {"skep.toml": '[worker]\ntoolchains = ["node"]\n'})
     yard.write({".npmrc": f"registry=http://127.0.0.1:{registry.port}/npm/\nfetch-retries=0\n"}, below=yard.home)

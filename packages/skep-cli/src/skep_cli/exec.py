@@ -127,7 +127,7 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
             report.write(msgspec.json.format(msgspec.json.encode(as_report(outcome, status)), indent=2) + b"\n")
         except OSError as error:  # what stands there may be the worker's
             status = complain(f"{flags.report}: the report cannot be written: {error.strerror or error}")
-    for line in closing_lines(outcome, command):
+    for line in closing_lines(outcome, command, _registries(outcome, command, facts)):
         complain(line)
     if outcome.exit_code and any("/tmp" in word for word in (*command, facts.environ.get("PATH", ""))):
         from .private import unseen
@@ -152,9 +152,20 @@ def as_report(outcome: Outcome, status: int) -> Report:
     )
 
 
-def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
+def _registries(outcome: Outcome, command: list[str], facts: Facts) -> dict[tuple[str, int], str]:
+    """Of what was denied, the registries of the programs the command names, each with its toolchain."""
+    if not any(denied.reason == "not-listed" for denied in outcome.egress.denied):
+        return {}
+    from .toolchains.whose import named, whose
+
+    return whose(outcome.egress.denied, facts=facts, project=facts.cwd, among=named(command))
+
+
+def closing_lines(
+    outcome: Outcome, command: list[str], registries: dict[tuple[str, int], str] | None = None
+) -> list[str]:
     """What a person should know at the end, a line each: why it did not run, which limit hit, what was denied, what
-    appeared.
+    appeared. `registries` are those of a toolchain.
     """
     lines: list[str] = []
     if outcome.exec_error is not None:
@@ -168,7 +179,7 @@ def closing_lines(outcome: Outcome, command: list[str]) -> list[str]:
     if outcome.egress.denied or outcome.egress.allowed:
         from .screen.told import egress_lines
 
-        lines += egress_lines(outcome.egress)
+        lines += egress_lines(outcome.egress, registries)
     # What was moved away comes first: a worker can make any number of the others.
     found = sorted(outcome.findings, key=lambda finding: finding.kind == "appeared")
     lines += [f"{finding.path}: {finding.kind}: {finding.detail}" for finding in found[:TOLD]]

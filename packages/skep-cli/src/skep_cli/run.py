@@ -172,6 +172,10 @@ def prepared(
     """What to do and how, nothing done yet. Raises UsageError, CannotRun."""
     if not task.strip():
         raise UsageError("the task is empty: say what the worker shall do")
+    if mode == "workspace" and workspace == "overlay":
+        raise UsageError(
+            "--workspace overlay is made by the boundary, and --execution-mode workspace has none: drop one"
+        )
     try:
         facts = gather()
         folder = folder_of(repo)
@@ -322,7 +326,9 @@ def _tell(run: Run, folder: RunFolder, status: Status) -> None:
         status.say(f"run {run.id}: {run.reason}")
     for finding in run.findings:
         status.say(f"run {run.id}: {finding.kind}: {finding.path}: {finding.detail}")
-    for line in egress_lines(run.egress):
+    from .toolchains.whose import whose
+
+    for line in egress_lines(run.egress, whose(run.egress.denied, facts=gather(), project=run.repo)):
         status.say(f"run {run.id}: {line}")
     status.say(f"run {run.id}: record in {folder.path}")
     if run.files_changed:

@@ -6,6 +6,10 @@ from __future__ import annotations
 
 from skep_policy.report import Allowed, Denied, Egress
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 TOLD = 20
 """Destinations of a kind told on the terminal: a worker can name thousands."""
 
@@ -19,13 +23,16 @@ def place(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def egress_lines(egress: Egress) -> list[str]:
-    """The first TOLD of each kind, and how many more there are."""
+def egress_lines(egress: Egress, registries: Mapping[tuple[str, int], str] | None = None) -> list[str]:
+    """The first TOLD of each kind, and how many more there are. `registries` are those a toolchain is for, by host and
+    port.
+    """
+    known = registries or {}
     asked = {denied.host for denied in egress.denied if denied.port}
     # A program that looked a name up and then asked for it is told of with its port only.
     denials = [denied for denied in egress.denied if denied.port or denied.host not in asked]
     failures = [allowed for allowed in egress.allowed if allowed.unreached and allowed.unreached == allowed.count]
-    lines = [_denial(denied) for denied in denials[:TOLD]]
+    lines = [_denial(denied, known.get((denied.host, denied.port))) for denied in denials[:TOLD]]
     if len(denials) > TOLD:
         lines.append(f"denied {len(denials) - TOLD} other destinations; --report FILE lists them")
     lines += [_failure(allowed) for allowed in failures[:TOLD]]
@@ -38,12 +45,13 @@ def _times(count: int) -> str:
     return f" ({count} times)" if count > 1 else ""
 
 
-def _denial(denied: Denied) -> str:
+def _denial(denied: Denied, toolchain: str | None) -> str:
     target = place(denied.host, denied.port)
     shown = denied.host if denied.port in WEB_PORTS else target
     match denied.reason:
         case "not-listed":
-            remedy = f"not in the allowlist; --allow {shown}"
+            for_it = f"--toolchain {toolchain}, whose registry it is, or " if toolchain else ""
+            remedy = f"not in the allowlist; {for_it}--allow {shown}"
         case "private-address":
             remedy = f'its address is private; `private = ["{denied.host}"]` under [network] in a policy file'
         case "denied-by-rule":

@@ -12,7 +12,7 @@ import msgspec
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import BUILT_IN, Effective, Layer
-from skep_policy.policy import Env, Network
+from skep_policy.policy import Env, Network, Policy
 from skep_policy.preset import load_preset
 
 from .found import Found, rules, without_credentials
@@ -51,23 +51,37 @@ def layers_for(
     return [_layer(name, host, others) for name in dict.fromkeys(names)]
 
 
+def answers(name: str, host: Host) -> list[Found]:
+    """What the tools of a toolchain say. Raises PolicyError when none is installed or one does not say it."""
+    return _answers(name, host, _preset(name)[0])
+
+
+def _preset(name: str) -> tuple[Head, Policy]:
+    raw, policy = load_preset("toolchains", name, scratch=SCRATCH)
+    return msgspec.convert(raw, Head), policy
+
+
+def _answers(name: str, host: Host, head: Head) -> list[Found]:
+    source = f"toolchain {name}"
+    if not any(host.find(tool) for tool in head.tools):
+        raise PolicyError(f"no {' or '.join(head.tools)} on PATH; install it or leave the toolchain out", source=source)
+    try:
+        return remembered(name, host, lambda: _ask(name, host, head.settings))
+    except PolicyError as error:
+        raise error.at(source=source) from None
+
+
 def _layer(name: str, host: Host, others: Effective | None) -> Layer:
     source = f"toolchain {name}"
     if name not in READERS:
         raise PolicyError(f"unknown toolchain {name!r}; known are {', '.join(sorted(READERS))}")
-    raw, policy = load_preset("toolchains", name, scratch=SCRATCH)
-    head = msgspec.convert(raw, Head)
-    if not any(host.find(tool) for tool in head.tools):
-        raise PolicyError(f"no {' or '.join(head.tools)} on PATH; install it or leave the toolchain out", source=source)
-    try:
-        answers = remembered(name, host, lambda: _ask(name, host, head.settings))
-    except PolicyError as error:
-        raise error.at(source=source) from None
-    allow, private = rules([url for found in answers for url in found.registries], source=source)
+    head, policy = _preset(name)
+    said = _answers(name, host, head)
+    allow, private = rules([url for found in said for url in found.registries], source=source)
     taken = _Taken(others, host.facts)
     variables = {name: value for name, value in policy.env.set.items() if not taken.variable(name)}
     grants = list(policy.filesystem.grant)
-    for found in answers:
+    for found in said:
         if taken.any_file(found.files):
             continue
         if found.unless_granted:
