@@ -92,6 +92,8 @@ def test_every_preset_is_given_the_task_and_grants_what_it_says(state: Path) -> 
     for name, one in told.items():
         assert one["command"][0] == name and "{task}" in one["command"] and one["allow"] and one["source"] == "built-in"
         assert not any("*" in host for host in one["allow"])
+    assert {name for name, one in told.items() if one["untried"]} == {"goose"}
+    assert "untried   written from its documents" in skep(state, "workers", "goose").stdout
     assert "not found" in skep(state, "workers", env={"PATH": str(Path(GIT).parent)}).stdout
 
 

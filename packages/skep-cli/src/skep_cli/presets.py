@@ -37,12 +37,14 @@ class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The `[preset]` table of a worker. `nested` says what becomes of a sandbox it brings itself, `ignore` which new
-    files in the workspace are its own and no part of a patch, in the form of a `.gitignore`.
+    files in the workspace are its own and no part of a patch, in the form of a `.gitignore`; `untried` why nobody has
+    seen the program run with it.
     """
 
     programs: tuple[str, ...]
     nested: str = "none"
     ignore: tuple[str, ...] = ()
+    untried: str = ""
     state: dict[str, State] = {}
 
 

@@ -57,6 +57,7 @@ def document(preset: Preset, facts: Facts) -> dict[str, Any]:
         "set": dict(policy.env.set),
         "state": state,
         "nested": preset.head.nested,
+        "untried": preset.head.untried,
     }
 
 
@@ -71,3 +72,5 @@ def _tell(preset: Preset, facts: Facts, page: Page) -> None:
         if state.beside:
             page.line(f"            {path.rpartition('/')[0]}: {', '.join(state.beside)}")
     page.line(f"  sandbox   of its own: {preset.head.nested}")
+    if preset.head.untried:
+        page.line(f"  untried   {preset.head.untried}", "yellow")
