@@ -63,7 +63,7 @@ class Resolver:
     """`lookup` answers on the loop's thread. The same name asked twice at a time by one asker is looked up once."""
 
     def __init__(self, loop: Loop, resolve: Resolve = getaddrinfo) -> None:
-        from queue import SimpleQueue
+        from _queue import SimpleQueue  # the module around it imports three others
 
         self._loop = loop
         self._resolve = resolve

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 from threading import Event, Thread, current_thread
 from types import TracebackType
@@ -21,11 +20,14 @@ from .upstream import Upstream
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable, Sequence
     from typing import Literal, TypeVar
 
     Kind = Literal["proxy", "tcp", "dns"]
     T = TypeVar("T")
+else:
+    import _signal as signal  # the module around it makes enumerations of all its numbers
 
 BACKLOG = 4096
 """Connections the kernel keeps for us; it lowers this to net.core.somaxconn."""
