@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from . import library
-from .measure import Cost, cost_of, descendants, end, interleaved, median, percentile, pss
+from .measure import Cost, adopt_orphans, cost_of, descendants, end, interleaved, median, percentile, pss
 from .sandboxes import Start, commands, environ, floors, others, ours
 from .settings import Settings
 from .table import markdown, missing, ratio, short
@@ -51,7 +51,8 @@ def _times(
     starts: Sequence[Start], env: Mapping[str, str], settings: Settings
 ) -> tuple[dict[str, list[Cost]], dict[str, str]]:
     log = str(settings.scratch / "errors")
-    actions = {one.name: partial(cost_of, one.argv, env, log=log) for one in starts}
+    adopt_orphans()
+    actions = {one.name: partial(cost_of, one.argv, env, log=log, orphans=True) for one in starts}
     return interleaved(actions, settings.size.starts, seconds=settings.size.budget)
 
 
