@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +11,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from skep_cli import policies
 from skep_cli.errors import UsageError
-from skep_cli.policycmd import command, kind_of
+from skep_cli.flags import Flags
+from skep_cli.policycmd import boundary_of, command, kind_of, with_own_folders
+from skep_policy.explain import explain_path
+from skep_policy.facts import Facts
 
 
 @pytest.mark.parametrize(
@@ -124,21 +129,91 @@ def test_what_stands_in_a_folder_of_the_workers_own_is_told_to_be_out_of_sight(m
             program.unlink()
 
 
+TRY = """
+import errno, json, os, stat, sys
+met = {}
+for path in json.load(sys.stdin):
+    try:
+        mode = os.stat(path).st_mode
+        if stat.S_ISDIR(mode):
+            os.listdir(path)
+        elif stat.S_ISREG(mode) or path.startswith("/proc/"):
+            os.close(os.open(path, os.O_RDONLY | os.O_NONBLOCK))
+        met[path] = "ok"
+    except OSError as error:
+        met[path] = errno.errorcode[error.errno]
+json.dump(met, sys.stdout)
+"""
+
+
+def nodes(top: str, depth: int) -> list[str]:
+    """What stands in a folder of this machine, some of it at every depth."""
+    try:
+        names = sorted(os.listdir(top))[: 120 if depth > 1 else 12]
+    except OSError:
+        return []
+    found: list[str] = []
+    for name in names:
+        path = f"{top}/{name}"
+        found.append(path)
+        if depth > 1 and os.path.isdir(path) and not os.path.islink(path) and not name.isdigit():
+            found += nodes(path, depth - 1)
+    return found
+
+
 @pytest.mark.sandbox
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the worker has a /dev of its own on Linux")
-def test_what_is_said_of_devices_is_what_a_worker_finds(monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory(dir=Path.home(), prefix=".skep-test-") as home:
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the worker has these folders of its own on Linux")
+def test_what_is_said_of_every_node_of_the_system_is_what_a_worker_meets(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        tempfile.TemporaryDirectory(dir=Path.home(), prefix=".skep-test-") as home,
+        tempfile.NamedTemporaryFile(dir="/tmp") as there,
+        tempfile.NamedTemporaryFile(dir="/dev/shm") as shared,
+    ):
         monkeypatch.chdir(home)
         monkeypatch.setenv("XDG_STATE_HOME", f"{home}/state")
-        # bwrap has /dev/console where its output is a terminal; a link is judged by where it leads on this machine
-        here = [entry.path for entry in os.scandir("/dev") if entry.name != "console" and not entry.is_symlink()]
-        argv = [sys.executable, "-m", "skep_cli", "exec", "--", "ls", "/dev"]
-        done = subprocess.run(argv, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL)
-        inside = {f"/dev/{name}" for name in done.stdout.split()}
-        assert {"/dev/null", "/dev/shm"} <= inside  # a container's own /dev may hold no more than a worker's
-        for path in here:
-            told = CliRunner().invoke(command, ["explain", path])
-            assert (told.exit_code == 0) is (path in inside), told.output
+        Path(home, "link").symlink_to(there.name)
+        Path(home, "kernel").symlink_to("/proc/version")
+        tops = {"/dev": 2, "/sys": 2, "/run": 2, "/proc": 1, "/proc/sys": 2, "/var/run": 1, "/var/tmp": 1}
+        listed = [path for top, depth in tops.items() for path in (top, *nodes(top, depth))]
+        listed += [there.name, shared.name, f"{home}/link", f"{home}/kernel", "/proc/self/status", "/proc/mounts"]
+        flags, facts = Flags(), Facts.gather()
+        effective = policies.effective(flags, facts=facts, project=home)
+        boundary = boundary_of(effective, flags, facts, absent_too=True)
+        said = {path: with_own_folders(explain_path(boundary, path), boundary, path) for path in listed}
+
+        def tried(*argv: str) -> dict[str, str]:
+            return json.loads(subprocess.run(argv, input=json.dumps(listed), capture_output=True, text=True).stdout)
+
+        outside = tried(sys.executable, "-c", TRY)
+        inside = tried(sys.executable, "-m", "skep_cli", "exec", "--", sys.executable, "-c", TRY)
+        wrong: list[str] = []
+        for path, told in said.items():
+            process = path.split("/")[2:3] if path.startswith("/proc/") else [""]
+            if not os.path.lexists(path) or process[0].isdigit():  # gone meanwhile; another process of that number
+                continue
+            kernels = path.startswith("/proc/") and told.allow  # shows there what it likes to a process
+            refused = outside[path] if outside[path] != "ok" else "neither"
+            if not kernels and told.allow is not (inside[path] == "ok") and inside[path] != refused:
+                wrong.append(f"{told} but {inside[path]}")
+        assert wrong == []
+        assert {told.allow for told in said.values()} == {True, False}
+        elsewhere = explain_path(boundary, f"/proc/{os.getppid()}")
+        assert not with_own_folders(elsewhere, boundary, elsewhere.target).allow
         assert (
-            "write: the worker has a /dev/shm of its own" in CliRunner().invoke(command, ["explain", "/dev/shm"]).output
+            "allowed: write: the worker has a /dev/shm" in CliRunner().invoke(command, ["explain", "/dev/shm"]).output
         )
+        assert "denied: hidden: the worker has a /tmp" in CliRunner().invoke(command, ["explain", "link"]).output
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may search every folder")
+def test_what_lies_in_a_folder_nobody_here_may_search_is_told_as_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0)
+    told = CliRunner().invoke(command, ["explain", "./closed/x"])
+    assert told.exit_code == 1 and f"path {closed}/x: denied: hidden: {closed} may not be searched" in told.output
+    closed.chmod(0o700)
+    assert CliRunner().invoke(command, ["explain", "./closed/x"]).exit_code == 0

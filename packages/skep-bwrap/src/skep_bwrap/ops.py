@@ -94,6 +94,15 @@ def origin(ops: Iterable[Op], path: str) -> str | None:
     return found
 
 
+def standing(ops: Iterable[Op], path: str) -> Op | None:
+    """What stands at `path` inside: the last mount on the way to it. None when there is none."""
+    found: Op | None = None
+    for op in ops:
+        if below(path, op.dest) and not isinstance(op, RemountReadOnly):
+            found = op
+    return found
+
+
 BIND_FLAGS = {"ro": "--ro-bind", "rw": "--bind", "dev": "--dev-bind"}
 
 

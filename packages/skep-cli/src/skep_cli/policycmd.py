@@ -18,6 +18,7 @@ from skep_policy.explain import Explanation, explain_host, explain_path
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective, Layer, merge
 from skep_policy.load import load_policy
+from skep_policy.paths import expand
 from skep_policy.resolution import resolve
 from skep_policy.verdict import NOT_LISTED
 
@@ -28,7 +29,7 @@ from .flags import Flags
 from .host import BACKENDS
 from .options import collect, here, policy_flags
 from .policyshow import brief, whole
-from .private import own_folder
+from .private import own
 from .refusals import said
 from .screen.render import one_line
 
@@ -161,7 +162,7 @@ def explain(target: str, json: bool, **values: Any) -> None:
     if kind == "path":
         boundary = boundary_of(policy, flags, facts, absent_too=True)
         try:
-            explanation = with_own_folders(explain_path(boundary, target), boundary)
+            explanation = with_own_folders(explain_path(boundary, target), boundary, target)
         except PolicyError as error:
             raise UsageError(str(error)) from None
     else:
@@ -178,17 +179,17 @@ def explain(target: str, json: bool, **values: Any) -> None:
     sys.exit(0 if explanation.allow else 1)
 
 
-def with_own_folders(explanation: Explanation, boundary: Boundary) -> Explanation:
-    """The same, or what is so where a folder of the worker's own stands over the path."""
-    path = explanation.target
-    folder = own_folder(boundary, path) if explanation.rule is None and explanation.allow else None
-    if folder is None:
+def with_own_folders(explanation: Explanation, boundary: Boundary, written: str) -> Explanation:
+    """The same, or what is so where something of the worker's own stands at the path as `written`, or where its links
+    lead. A link in such a folder is not there for the worker.
+    """
+    if explanation.rule is not None or not explanation.allow:
         return explanation
-    if path != folder and os.path.lexists(path):
-        flag = "--device" if folder in ("/dev", "/dev/pts") else "--write"
-        return Explanation(path, False, None, f"hidden: the worker has a {folder} of its own; {flag} lets it in", None)
-    access = "read" if folder in ("/run", "/dev", "/dev/pts") else "write"
-    return Explanation(path, True, None, f"{access}: the worker has a {folder} of its own", None)
+    folder, name = os.path.split(expand(written, base=boundary.cwd, home=boundary.home))
+    for path in dict.fromkeys((os.path.join(os.path.realpath(folder), name), explanation.target)):
+        if found := own(boundary, path):
+            return Explanation(path, found.access != "hidden", None, f"{found.access}: {found.reason}", None)
+    return explanation
 
 
 def kind_of(target: str, folder: str) -> Literal["host", "path"]:

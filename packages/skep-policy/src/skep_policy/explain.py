@@ -54,6 +54,11 @@ def explain_path(boundary: Boundary, text: str) -> Explanation:
     PolicyError for a cycle of links.
     """
     place = Tree(boundary.mapped).place(expand(text, base=boundary.cwd, home=boundary.home))
+    if place.blocked:
+        path = expand(text, base=boundary.cwd, home=boundary.home)
+        return Explanation(
+            path, False, None, f"hidden: {place.path} may not be searched by you, nor by the worker", None
+        )
     access, rule = boundary.rule_for(place.path)
     if rule is not None:
         reason = f"{access.name.lower()}: {rule.reason}"
