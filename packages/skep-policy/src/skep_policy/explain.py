@@ -55,7 +55,8 @@ def explain_path(boundary: Boundary, text: str) -> Explanation:
     """
     place = Tree(boundary.mapped).place(expand(text, base=boundary.cwd, home=boundary.home))
     if place.blocked:
-        path = expand(text, base=boundary.cwd, home=boundary.home)
+        parts = expand(text, base=boundary.cwd, home=boundary.home).split("/")
+        path = "/" + "/".join(part for part in parts if part not in ("", "."))
         return Explanation(
             path, False, None, f"hidden: {place.path} may not be searched by you, nor by the worker", None
         )
