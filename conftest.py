@@ -1,8 +1,11 @@
-"""For every test there is: what hangs fails, and says where; what draws data has all the time it needs for it."""
+"""For every test there is: what hangs fails, and says where; what leaves the process of the tests in another state
+fails too; what draws data has all the time it needs for it.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import sys
 import threading
@@ -10,6 +13,7 @@ import traceback
 from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -29,6 +33,7 @@ AGAIN = 60.0
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None]:
+    item.stash[BEFORE] = Own.now()
     yield from limited()
 
 
@@ -40,6 +45,57 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None]:
     yield from limited()
+    before, after = item.stash[BEFORE], Own.now()
+    if after != before:
+        before.restore()
+        changed = [name for name, was, now in zip(Own._fields, before, after, strict=True) if was != now]
+        pytest.fail(f"the tests that follow would not find what this one found: {', '.join(changed)}")
+
+
+class Own(NamedTuple):
+    """What every process started by a test inherits, or every test of this process shares."""
+
+    blocked_signals: set[int]
+    signal_handlers: list[object]
+    resource_limits: list[tuple[int, int]]
+    folder: str
+    mask_of_modes: int
+    environment: dict[str, str]
+
+    @classmethod
+    def now(cls) -> Own:
+        os.umask(umask := os.umask(0o022))
+        return cls(
+            {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])},
+            [signal.getsignal(number) for number in SIGNALS],
+            [resource.getrlimit(limit) for limit in LIMITS],
+            os.getcwd(),
+            umask,
+            {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"},
+        )
+
+    def restore(self) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self.blocked_signals)
+        for number, handler in zip(SIGNALS, self.signal_handlers, strict=True):
+            signal.signal(number, handler)  # pyright: ignore[reportArgumentType]
+        for limit, (soft, _) in zip(LIMITS, self.resource_limits, strict=True):
+            resource.setrlimit(limit, (soft, resource.getrlimit(limit)[1]))
+        os.chdir(self.folder)
+        os.umask(self.mask_of_modes)
+        for name in os.environ.keys() - self.environment.keys() - {"PYTEST_CURRENT_TEST"}:
+            del os.environ[name]
+        os.environ.update(self.environment)
+
+
+BEFORE = pytest.StashKey[Own]()
+SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGTSTP)
+LIMITS = (
+    resource.RLIMIT_NOFILE,
+    resource.RLIMIT_FSIZE,
+    resource.RLIMIT_CORE,
+    resource.RLIMIT_NPROC,
+    resource.RLIMIT_AS,
+)
 
 
 def limited() -> Generator[None]:

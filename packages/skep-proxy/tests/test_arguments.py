@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -53,7 +55,8 @@ def test_a_mistake_is_a_usage_error_of_one_line_that_names_it(
     assert said.err.startswith(f"skep-proxy: {says}") and said.err.count("\n") == 1, said.err
 
 
-def test_a_log_that_cannot_be_opened_is_named(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_log_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     log = tmp_path / "none/events.jsonl"
-    assert main(["serve", "--listen", "127.0.0.1:0", "--json-log", str(log)]) == 1
-    assert capfd.readouterr().err.endswith(f"skep-proxy: {log}: No such file or directory\n")
+    argv = [sys.executable, "-m", "skep_proxy", "serve", "--listen", "127.0.0.1:0", "--json-log", str(log)]
+    done = subprocess.run(argv, capture_output=True, text=True)  # it blocks signals, and raises its limits
+    assert done.returncode == 1 and done.stderr.endswith(f"skep-proxy: {log}: No such file or directory\n")
