@@ -33,8 +33,8 @@ class Box:
         self.home = base
         self.ws = base / "ws"
         self.out = base / "out"
-        self.ws.mkdir()
-        self.out.mkdir()
+        self.ws.mkdir(exist_ok=True)
+        self.out.mkdir(exist_ok=True)
         self.bwrap = bwrap
 
     def boundary(self, **given: Any) -> Boundary:

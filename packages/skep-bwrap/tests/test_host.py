@@ -15,9 +15,10 @@ import pytest
 from skep_bwrap import BackendUnavailable, HostFacts, find_bwrap
 from skep_bwrap.cgroup import hierarchies, settings
 from skep_bwrap.find import others_in
-from skep_bwrap.guardian import Plan, count
+from skep_bwrap.guardian import Plan
 from skep_bwrap.mountinfo import aliases, parse, single_files, translated
 from skep_bwrap.sockets import census, parse_census
+from skep_bwrap.watch import count
 from skep_policy.boundary import Limits
 
 TABLE = """Num       RefCount Protocol Flags    Type St Inode Path

@@ -15,7 +15,7 @@ CALLS = {
     skep_bwrap.find_bwrap: "environ explicit untrusted",
     skep_bwrap.probe: "workspace environ bwrap",
     skep_bwrap.run: "boundary argv proxy bwrap stdin stdout stderr tty hand_tty ignored compiled spawned started",
-    skep_bwrap.spawn: "launch proxy stdin stdout stderr tty hand_tty wall cgroups limits ignored",
+    skep_bwrap.spawn: "launch proxy stdin stdout stderr tty hand_tty wall cgroups limits watched ignored",
 }
 
 

@@ -93,6 +93,7 @@ WIDENING = [
     ("[limits]\nmemory = '2GiB'", "limits.memory", "2GiB"),
     ("[limits]\nprocesses = 2000", "limits.processes", "2000"),
     ("[limits]\nfile-size = '2GiB'", "limits.file-size", "2GiB"),
+    ("[limits]\ndisk-free = '511MiB'", "limits.disk-free", "511MiB"),
     ("[worker]\ncommand = ['sh', '-c']", "worker.command", "sh -c"),
     ("[worker]\npreset = 'codex'", "worker.preset", "codex"),
     ("[worker]\nverify = ['true']", "worker.verify", "true"),
@@ -112,6 +113,7 @@ wall = "1h"
 memory = "1GiB"
 processes = 1000
 file-size = "1GiB"
+disk-free = "1GiB"
 """
 
 
@@ -154,6 +156,7 @@ NARROWING = [
     ("[limits]\nmemory = '1023MiB'", "limits.memory", "1023MiB"),
     ("[limits]\nprocesses = 999", "limits.processes", "999"),
     ("[limits]\nfile-size = '1B'", "limits.file-size", "1B"),
+    ("[limits]\ndisk-free = '2GiB'", "limits.disk-free", "2GiB"),
 ]
 LOOSE = BASE.replace("minimal", "host") + "\n[x]\n".replace("[x]\n", "")
 
@@ -170,6 +173,12 @@ def test_what_narrows_counts_at_once(text: str, key: str, value: str, user: str)
 def test_a_limit_where_there_was_none_is_narrower() -> None:
     effective = merge([project("[limits]\nwall = '300d'\n[network]\nmax-bytes-out = '500GiB'")])
     assert effective.policy.limits.wall == "300d" and effective.withheld == ()
+
+
+def test_less_that_is_to_be_left_of_a_disk_than_is_built_in_is_wider() -> None:
+    assert withheld(merge([project("[limits]\ndisk-free = '511MiB'")])) == [("limits.disk-free", "511MiB")]
+    assert merge([project("[limits]\ndisk-free = '513MiB'")]).policy.limits.disk_free == "513MiB"
+    assert merge([layer("[limits]\ndisk-free = '1B'"), project("[limits]\ndisk-free = '2B'")]).withheld == ()
 
 
 def test_limits_are_compared_by_what_they_mean() -> None:
@@ -343,6 +352,10 @@ def assert_rules_narrow(with_it: Effective, without: Effective) -> None:
         assert wide.mode == "open" or narrow.mode != "open"
 
 
+def kept(text: str) -> int:
+    return -parse_size(text)
+
+
 def assert_values_narrow(with_it: Effective, without: Effective, flags: Policy) -> None:
     """Where the flags say nothing, what the project says counts only if it is less."""
     narrow, wide = with_it.policy, without.policy
@@ -355,6 +368,7 @@ def assert_values_narrow(with_it: Effective, without: Effective, flags: Policy) 
         (narrow.limits.memory, wide.limits.memory, parse_size),
         (narrow.limits.file_size, wide.limits.file_size, parse_size),
         (narrow.limits.processes, wide.limits.processes, int),
+        (narrow.limits.disk_free, wide.limits.disk_free, kept),
     ]
     for less, more, measure in measured:
         assert more is None or (less is not None and measure(str(less)) <= measure(str(more)))

@@ -18,6 +18,7 @@ def decision(host: str, verdict: Verdict, port: int = 443) -> Decision:
 def test_a_limit_that_was_met_is_not_said_to_have_ended_it() -> None:
     assert limit_words("wall") == "ended by the wall limit"
     assert limit_words("file-size") == "ended by the file-size limit"
+    assert limit_words("disk-free") == "a disk it writes on had less left than the disk-free limit wants"
     for limit in ("memory", "processes"):
         assert limit_words(limit).startswith(f"the {limit} limit was reached")
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 from skep_policy.boundary import Limits
+from skep_policy.disks import Disk
 from skep_seatbelt import (
     BackendUnavailable,
     Ended,
@@ -181,6 +182,14 @@ def test_the_wall_limit_ends_it(place: Place):
 def test_a_hanging_sandbox_exec_ends_at_the_wall_limit(place: Place):
     place.mode = "hang"
     assert place.run("true", wall=0.5)[0].limit == "wall"
+
+
+def test_a_disk_with_less_left_than_is_to_be_left_ends_it(place: Place):
+    path = str(place.home)
+    ended, _, _ = place.run("sleep 60", disks=[Disk(path, 0, 0), Disk(path, 1 << 60, 0)])
+    assert ended.limit == "disk-free" and ended.exit_code == 137
+    ended, out, _ = place.run("sleep 0.5; echo on", disks=[Disk(path, 0, 0), Disk(f"{path}/absent", 1 << 60, 0)])
+    assert (ended.limit, out) == (None, "on\n")
 
 
 def test_limits_reach_the_worker(place: Place):

@@ -20,7 +20,7 @@ CALLS = {
     skep_seatbelt.probe: "sandbox_exec platform nested uid",
     skep_seatbelt.run: "boundary argv proxy stdin stdout stderr services listen sandbox_exec log temporary compiled "
     "spawned started",
-    skep_seatbelt.spawn: "launch tag stdin stdout stderr terminal wall running folder remove user log",
+    skep_seatbelt.spawn: "launch tag stdin stdout stderr terminal wall disks running folder remove user log",
 }
 
 

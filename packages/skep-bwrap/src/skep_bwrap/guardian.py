@@ -22,7 +22,10 @@ import time
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from .watch import Watch
 else:
     import _signal as signal  # the module around it imports enum, which takes as long as ten of ours
 
@@ -37,8 +40,8 @@ HELD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIG
 
 class Plan:
     """NUL-terminated `key=value` records: argv (many), keep (descriptors of the child, many), stdin, stdout,
-    diagnostics, tty (the controlling terminal), hand (whether to hand it over at the start), cgroup (folders to
-    enter, many), limit (names of rlimits the worker carries, many), wall (seconds).
+    diagnostics, tty (the controlling terminal), hand (is it handed over at once?), cgroup (folders to enter, many),
+    limit (names of rlimits of the worker, many), wall (seconds), watch (of `Watch`, many), code (this module's folder).
     """
 
     def __init__(self, data: bytes) -> None:
@@ -123,8 +126,11 @@ def children(parent: int) -> list[int]:
         return [int(pid) for pid in listing.read().split()]
 
 
-def end_everything() -> None:
-    """No process of the sandbox exists. Each round kills the children there are; orphans become children."""
+def end_everything() -> int:
+    """No process of the sandbox exists; returns the kibibytes of the largest there was (wait4(2)). Each round kills the
+    children there are; orphans become children.
+    """
+    peak = 0
     while True:
         for pid in children(os.getpid()):
             try:
@@ -132,9 +138,9 @@ def end_everything() -> None:
             except ProcessLookupError:
                 continue
         try:
-            os.waitpid(-1, 0)
+            peak = max(peak, os.wait4(-1, 0)[2].ru_maxrss)
         except ChildProcessError:
-            return
+            return peak
 
 
 def worker_of(bwrap: int) -> int | None:
@@ -150,22 +156,6 @@ def first_child(pid: int) -> int | None:
         return None
 
 
-LIMIT_EVENTS = (
-    ("memory.events", "oom_kill", "memory"),
-    ("memory.oom_control", "oom_kill", "memory"),
-    ("pids.events", "max", "processes"),
-)
-"""File of a cgroup, the counter in it, and the limit it tells of: cgroup-v2.rst, cgroup-v1/memory.rst."""
-
-
-def count(path: str, key: str) -> int:
-    try:
-        with open(path) as events:
-            return int(dict(line.split() for line in events).get(key, 0))
-    except (OSError, ValueError):
-        return 0
-
-
 def exists(group: int) -> bool:
     try:
         os.killpg(group, 0)
@@ -174,6 +164,7 @@ def exists(group: int) -> bool:
     return True
 
 
+FIRST_LOOK = 0.2  # seconds from the start to the first look at limits: what ends before it never pays for them
 STOP_PATIENCE = 1.0
 """Seconds for a stopped worker's whole group to stop: an editor first puts the terminal's modes back, and a reader that
 has not yet run again would take what is typed next. Who ignores the stop is not waited for any longer."""
@@ -187,9 +178,8 @@ def await_stop(bwrap: int) -> None:
         time.sleep(0.002)
 
 
-def members(group: int) -> list[tuple[int, str]]:
+def members(group: int) -> Iterator[tuple[int, str]]:
     """Pids and states of the processes of a group."""
-    found: list[tuple[int, str]] = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{entry}/stat") as stat:
@@ -197,8 +187,7 @@ def members(group: int) -> list[tuple[int, str]]:
         except OSError:
             continue
         if int(its_group) == group:
-            found.append((int(entry), state))
-    return found
+            yield int(entry), state
 
 
 class Guardian:
@@ -210,6 +199,7 @@ class Guardian:
         self.bwrap = 0
         self.status: int | None = None
         self.pending: bytes = b""
+        self.lookout: Watch | None = None
         self.modes: list[int | list[bytes | int]] | None = None
 
     def say(self, line: str) -> None:
@@ -235,10 +225,10 @@ class Guardian:
         self.say(f"bwrap {self.bwrap}")
         for fd in self.plan.descriptors() - {0, 1, 2, self.tty}:
             os.close(fd)
-        limit = self.watch(wake_read)
-        end_everything()
+        limit = self.watch(wake_read, lambda: os.write(wake_write, b"\0"))
+        peak = end_everything()
         self.take_terminal_back()
-        limit = limit or self.limit_hit()
+        limit = limit or self.limit_hit(peak)
         for folder in self.plan.many("cgroup"):
             try:
                 os.rmdir(folder)
@@ -275,36 +265,45 @@ class Guardian:
         except Exception:  # OSError or termios.error: the terminal is gone
             pass
 
-    def limit_hit(self) -> str | None:
+    def limit_hit(self, peak: int) -> str | None:
         """Which limit a worker that failed has met, as far as the kernel tells: it need not have failed by it."""
-        if self.status == 0:
-            return None
-        for folder in self.plan.many("cgroup"):
-            for file, key, limit in LIMIT_EVENTS:
-                if count(f"{folder}/{file}", key):
-                    return limit
         if self.status == 128 + signal.SIGXFSZ and "file-size" in self.plan.many("limit"):
             return "file-size"
-        return None
+        told = self.plan.many("cgroup"), self.plan.many("watch")
+        return self.beside().limit_met(self.lookout, *told, peak << 10) if self.status != 0 and any(told) else None
 
-    def watch(self, wake: int) -> str | None:
-        """Until bwrap has ended, or must; the limit that is over, if one is."""
-        poll = select.poll()
-        poll.register(self.lifeline, select.POLLIN)
-        poll.register(wake, select.POLLIN)
-        wall = self.plan.records.get("wall")
-        end = time.monotonic() + float(wall[0]) if wall else None
+    def beside(self) -> ModuleType:
+        """The module `watch`, not imported before it is needed. A program knows of no package it is in."""
+        if not __package__:
+            sys.path.append(self.plan.many("code")[0])
+            return __import__("watch")
+        from . import watch
+
+        return watch
+
+    def watch(self, wake: int, tell: Callable[[], object]) -> str | None:
+        """Until bwrap has ended, or must; the limit that is over, if one is. `tell` makes `wake` readable."""
+        poll, begun, never = select.poll(), time.monotonic(), float("inf")
+        for fd in (self.lifeline, wake):
+            poll.register(fd, select.POLLIN)
+        wall, watched = self.plan.many("wall"), self.plan.many("watch")
+        end, look = begun + float(wall[0]) if wall else never, begun + FIRST_LOOK if watched else never
         while True:
-            timeout = None if end is None else max(0.0, end - time.monotonic()) * 1000
-            ready = dict(poll.poll(timeout))
+            left = min(end, look) - time.monotonic()
+            ready = dict(poll.poll(None if left == never else max(0.0, left) * 1000))
             if wake in ready:
                 os.read(wake, 4096)
                 if self.reap():
                     return None
             if self.lifeline in ready and not self.obey():
                 return None
-            if end is not None and time.monotonic() >= end:
+            if time.monotonic() >= end:
                 return "wall"
+            if time.monotonic() >= look:
+                look = never
+                self.lookout = self.beside().Watch(watched, lambda: first_child(self.bwrap), tell)
+            if self.lookout is not None and self.lookout.over is not None:
+                return self.lookout.over
 
     def reap(self) -> bool:
         """Whether bwrap has ended; its status is kept. A stop is told."""
@@ -378,6 +377,7 @@ def guard(plan: bytes, lifeline: int) -> None:
         close_all_but({lifeline, *parsed.descriptors(), *map(int, parsed.many("tty"))})
         Guardian(parsed, lifeline).run()
     except BaseException as error:
+        end_everything()
         os.write(lifeline, f"failed {type(error).__name__}: {error}\n".encode(errors="replace"))
         code = 1
     os._exit(code)

@@ -23,11 +23,16 @@ KEYS: Final[dict[str, Key]] = {
     ),
     "env.pass": Key("enforced", "the environment is made anew"),
     "env.set": Key("enforced", "the environment is made anew"),
-    "limits.memory": Key("differs", "by a cgroup where one is delegated, else of each process on its own"),
+    "limits.memory": Key(
+        "differs",
+        "by a cgroup where one is delegated; else the sum is looked at several times a second, and the kernel holds "
+        "each process on its own",
+    ),
     "limits.processes": Key(
-        "differs", "by a cgroup where one is delegated, else RLIMIT_NPROC, which root does not heed"
+        "differs", "by a cgroup where one is delegated, else RLIMIT_NPROC; root, which does not heed it, is looked at"
     ),
     "limits.file-size": Key("enforced", "RLIMIT_FSIZE, and of files that output is relayed to"),
+    "limits.disk-free": Key("enforced", "looked at several times a second, more often the less is left"),
     "setup.network": Key("differs", "as network.allow"),
     "verify.network": Key("differs", "as network.allow"),
 }

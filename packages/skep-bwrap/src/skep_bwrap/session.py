@@ -15,6 +15,7 @@ from .errors import BackendUnavailable
 from .facts import HostFacts
 from .find import find_bwrap
 from .holders import end_members
+from .limits import limit_layers, watched
 from .relay import Stdio
 from .spawn import Ended, Sandbox, spawn
 
@@ -41,19 +42,6 @@ class Outcome(Value):
     exec_error: int | None
     evidence: str
     output_error: int | None = None
-
-
-def rlimit_layers(boundary: Boundary, held: Held) -> dict[str, bool | str]:
-    """Which limits are in force, and by what, for `held` cgroups and the rlimits that stand in for them."""
-    found = dict(held.layers)
-    found["wall"] = boundary.limits.wall is not None
-    found["file-size"] = boundary.limits.file_size is not None
-    # RLIMIT_NPROC counts per user namespace since Linux 5.14 and does not bind root of the host (kernel/fork.c).
-    if found["processes"] not in (True, False) and boundary.uid != 0:
-        found["processes"] = True
-    if found["memory"] not in (True, False):
-        found["memory"] = f"of each process only, and of each of its file systems in memory: {found['memory']}"
-    return found
 
 
 def over_closed_folders(boundary: Boundary) -> Boundary:
@@ -108,7 +96,8 @@ def run(
     policy lists destinations. `compiled`, `spawned` and `started` are called with the launch before it is spawned,
     with the sandbox, and when the worker has been executed. `ignored` are the signals the worker finds ignored.
 
-    Raises BackendUnavailable when the boundary could not be applied; the command has not run then. Where the kernel
+    Raises BackendUnavailable when the boundary could not be applied, and PolicyError when a disk has less left than it
+    says; the command has not run then. Where the kernel
     refuses the worker a user namespace of its own, the launch is made without one, and the layers say so; where a
     socket that was to be covered has gone meanwhile, it is made for the sockets there are now. `compiled` and `spawned`
     are called again then.
@@ -118,6 +107,7 @@ def run(
     path = find_bwrap(environ=os.environ, explicit=bwrap, untrusted=[root.path for root in boundary.roots])
     held = hold(boundary.limits, f"skep-{os.getpid()}-{os.urandom(4).hex()}")
     try:
+        records = watched(boundary, held)
         stdio = Stdio(stdin, stdout, stderr, limit=boundary.limits.file_size)
     except BaseException:
         release(held)
@@ -146,6 +136,7 @@ def run(
             wall=boundary.limits.wall,
             cgroups=held.folders,
             limits=("file-size",) if boundary.limits.file_size is not None else (),
+            watched=records,
             ignored=ignored,
         )
         return launch, _follow(sandbox, stdio, spawned, started)
@@ -156,7 +147,7 @@ def run(
         stdio.close()
         end_members(held.folders)
         release(held)
-    layers = {**launch.layers, **rlimit_layers(boundary, held)}
+    layers = {**launch.layers, **limit_layers(boundary, held, records)}
     layers.update({name: note for name, note in ended.notes.items() if name in layers})
     limit = ended.limit or ("file-size" if stdio.over_limit else None)
     return Outcome(

@@ -254,6 +254,7 @@ def spawn(
     wall: float | None = None,
     cgroups: Sequence[str] = (),
     limits: Sequence[str] = (),
+    watched: Sequence[str] = (),
     ignored: Sequence[int] = (),
 ) -> Sandbox:
     """Start the launch. The descriptors reach the worker as they are: see `relay` for those that must not. None is the
@@ -264,8 +265,8 @@ def spawn(
     with `hand_tty`, else by
     `Sandbox.resume` when the worker was stopped for touching it, as a shell does; without it the worker has no terminal
     at all. `cgroups` are folders to
-    enter, removed at the end. `limits` names limits the launch carries as rlimits. `ignored` are the signals the
-    worker finds ignored. `wall` is in seconds.
+    enter, removed at the end. `limits` names limits the launch carries as rlimits, `watched` are those the guardian
+    looks after (records of `watch.Watch`). `ignored` are the signals the worker finds ignored. `wall` is in seconds.
 
     Raises BackendUnavailable when a mount destination below a writable root goes through a link.
     """
@@ -300,6 +301,8 @@ def spawn(
             "wall": [] if wall is None else [wall],
             "cgroup": cgroups,
             "limit": limits,
+            "watch": watched,
+            "code": [os.path.dirname(guardian.__file__)],
         }
         lifeline, reap = _start_guardian(_plan(records), sorted(set(opened) - {diagnostics, *nowhere}))
     except BaseException:

@@ -12,7 +12,7 @@ from skep_policy.boundary import Access, Boundary
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
-from skep_policy.report import Report, limit_words
+from skep_policy.report import Report, limit_remedy, limit_words
 from skep_policy.resolution import resolve
 from skep_policy.value import replace
 
@@ -175,7 +175,7 @@ def closing_lines(
     if outcome.output_error is not None:
         lines.append(f"not all of the output arrived: {os.strerror(outcome.output_error)}")
     if outcome.limit is not None:
-        lines.append(f"{limit_words(outcome.limit)}; --{outcome.limit} raises it")
+        lines.append(f"{limit_words(outcome.limit)}; {limit_remedy(outcome.limit)}")
     if outcome.egress.denied or outcome.egress.allowed:
         from .screen.told import egress_lines
 

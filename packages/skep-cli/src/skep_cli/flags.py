@@ -71,6 +71,14 @@ POLICY_FLAGS: Final = (
     Flag("--processes", "processes", "number", "N", "How many processes it may have at once.", "limits.processes"),
     Flag("--file-size", "file_size", "one", "SIZE", "The largest file it may write.", "limits.file-size"),
     Flag(
+        "--disk-free",
+        "disk_free",
+        "one",
+        "SIZE",
+        "End it when a disk it writes on has less than SIZE left.",
+        "limits.disk-free",
+    ),
+    Flag(
         "--preset",
         "preset",
         "one",
@@ -111,6 +119,7 @@ class Flags(Record):
     memory: str | None = None
     processes: int | None = None
     file_size: str | None = None
+    disk_free: str | None = None
     preset: str | None = None
     toolchain: list[str] = []
     strict: bool = False

@@ -57,13 +57,20 @@ class Watched(Value, order=True):
     quarantine: bool = False
 
 
+RESERVE = 512 << 20
+"""Bytes to be left of every disk the worker writes on, where no policy says how many."""
+
+
 class Limits(Value):
-    """Seconds, bytes, counts; None is no limit of ours."""
+    """Seconds, bytes, counts; None is no limit of ours. `disk_free` is what is to be left of each disk; None is
+    RESERVE, or half of what was left before where that is less.
+    """
 
     wall: float | None = None
     memory: int | None = None
     processes: int | None = None
     file_size: int | None = None
+    disk_free: int | None = None
 
 
 class Overlay(Value):

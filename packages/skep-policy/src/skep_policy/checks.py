@@ -154,5 +154,6 @@ _SCALARS: dict[str, Check] = {
     "limits.wall": parse_duration,
     "limits.memory": parse_size,
     "limits.file-size": parse_size,
+    "limits.disk-free": parse_size,
     "worker.preset": _filled,
 }

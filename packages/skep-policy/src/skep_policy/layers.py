@@ -9,6 +9,7 @@ as the code we do not trust) may only narrow, key by key:
     git = false                                counts, true does not
     wall, memory, processes, file-size,
     max-bytes-out                              count where they are lower, or where there was no limit
+    disk-free                                  counts where it is higher, than what is built in too
     write, grant, devices, sockets, allow,
     private, env, worker, verify, setup        do not
 
@@ -17,6 +18,7 @@ What did not count is listed in `Effective.withheld`, unless another layer says 
 
 from __future__ import annotations
 
+from .boundary import RESERVE
 from .errors import PolicyError
 from .rule import Rule, parse_rule
 from .rules import Rules
@@ -230,17 +232,23 @@ _MEASURES: Mapping[str, Callable[[str], float]] = {
     "limits.memory": parse_size,
     "limits.file-size": parse_size,
     "limits.processes": int,
+    "limits.disk-free": lambda text: -parse_size(text),  # the more is to be left, the less may be used
     "network.max-bytes-out": parse_size,
 }
 
+_BUILT_IN: Mapping[str, object] = {"limits.disk-free": f"{RESERVE}B"}
+
 
 def _narrows(key: str, value: object, held: object | None, source: str) -> bool:
-    """Does a value let less through than the one held, None being the most a key can let through?"""
+    """Does a value let less through than the one held, None being what is built in or, without that, the most a key
+    can let through?
+    """
     if key in _NARROW_VALUE:
         return value == _NARROW_VALUE[key]
     measure = _MEASURES.get(key)
     if measure is None:
         return False
+    held = held or _BUILT_IN.get(key)
     try:
         return held is None or measure(str(value)) < measure(str(held))
     except PolicyError as error:

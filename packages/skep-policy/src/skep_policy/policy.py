@@ -44,6 +44,7 @@ class Limits(Table, frozen=True):
     memory: str | None = None
     processes: int | None = None
     file_size: str | None = None
+    disk_free: str | None = None
 
 
 class Worker(Table, frozen=True):

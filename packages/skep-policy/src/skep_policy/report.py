@@ -12,11 +12,18 @@ def limit_words(limit: str) -> str:
     """
     match limit:
         case "memory":
-            return "the memory limit was reached, and a process ended by it"
+            return "the memory limit was reached"
         case "processes":
             return "the processes limit was reached, and no more could be started"
+        case "disk-free":
+            return "a disk it writes on had less left than the disk-free limit wants"
         case _:
             return f"ended by the {limit} limit"
+
+
+def limit_remedy(limit: str) -> str:
+    """The flag that lets more through."""
+    return f"--{limit} {'lowers' if limit == 'disk-free' else 'raises'} it"
 
 
 LISTED = 4096

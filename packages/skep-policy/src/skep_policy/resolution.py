@@ -189,12 +189,14 @@ def _is_device(place: Place) -> bool:
 
 
 def _limits(effective: Effective) -> Limits:
-    wall, memory, file_size = (effective.value(f"limits.{name}") for name in ("wall", "memory", "file-size"))
+    names = ("wall", "memory", "file-size", "disk-free")
+    wall, memory, file_size, disk_free = (effective.value(f"limits.{name}") for name in names)
     return Limits(
         wall=parse_duration(wall) if wall is not None else None,
         memory=parse_size(memory) if memory is not None else None,
         processes=effective.value("limits.processes"),
         file_size=parse_size(file_size) if file_size is not None else None,
+        disk_free=parse_size(disk_free) if disk_free is not None else None,
     )
 
 

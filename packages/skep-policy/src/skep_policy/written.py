@@ -54,6 +54,7 @@ def written(policy: Policy | Written) -> Written:
         "limits.memory": limits.memory,
         "limits.processes": limits.processes,
         "limits.file-size": limits.file_size,
+        "limits.disk-free": limits.disk_free,
         "worker.command": worker.command,
         "worker.preset": worker.preset,
         "worker.verify": worker.verify,

@@ -9,17 +9,19 @@ It speaks over one socket, the lifeline, as the guardian of the Linux backend do
 
     to it      `s` and a byte: send that signal to the worker;  `c`: continue after a stop;  `k`: end it
                end-of-file: whoever asked for the sandbox is dead, so end it
-    from it    `stopped SIGNAL`, `limit wall`, `left NUMBER` (that could not be ended), `exit STATUS`, each a line
+    from it    `stopped SIGNAL`, `limit NAME`, `left NUMBER` (that could not be ended), `exit STATUS`, each a line
 
 Run as `python -I -S guardian.py FD SIZE`; the plan of SIZE bytes comes first on FD, NUL-terminated `key=value` records
 with an empty one at the end: argv (many), keep (descriptors of the child, many), stdin, stdout, stderr, terminal (its
-controlling terminal, maybe none), marker, wall (seconds), remove (folders that are gone at the end, many), user (the
-user's terminal, maybe none), modes (what it is set back to when whoever asked for the sandbox is dead), log (a command
-that runs beside the worker, outside, until the other end is closed) and log_output (where it writes). Stdlib only.
+controlling terminal, maybe none), marker, wall (seconds), disk (bytes and files that are to be left of the file system
+of a path, many), remove (folders that are gone at the end, many), user (the user's terminal, maybe none), modes (what
+it is set back to when whoever asked for the sandbox is dead), log (a command that runs beside the worker, outside,
+until the other end is closed) and log_output (where it writes). Stdlib only.
 """
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import fcntl
 import os
@@ -28,6 +30,10 @@ import signal
 import sys
 import termios
 import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 ROUNDS = 200
 """Times that the processes of the run are searched for and killed. What is left after all outran every one."""
@@ -40,6 +46,9 @@ CHECK_NO_REPORT = 0x40000000
 """`sandbox_filter_type` of sandbox_check, and the bit that keeps our questions out of the unified log."""
 
 MAX_PIDS = 65536
+
+BETWEEN_LOOKS = 0.1
+"""Seconds between two looks at what is left of a disk."""
 
 REMOVALS = (("/bin/rm", "-rf"), ("/usr/bin/chflags", "-R", "0"), ("/bin/chmod", "-R", "u+rwx"), ("/bin/rm", "-rf"))
 """What a worker has closed or marked immutable goes too. None of them follows a link it meets below."""
@@ -121,6 +130,34 @@ def close_all_but(kept: set[int]) -> None:
                 continue  # the one that listed them
 
 
+class Watch:
+    """Looks at what is left of disks, from a thread of its own: one that does not answer keeps the guardian from
+    nothing. Once less is left of one than its record says, `over` is set and `tell` has been called.
+    """
+
+    def __init__(self, records: Sequence[str], tell: Callable[[], object]) -> None:
+        self.over = False
+        self._disks = [record.split(" ", 2) for record in records]
+        self._tell = tell
+        if records:
+            _thread.start_new_thread(self._look, ())
+
+    def _look(self) -> None:
+        while not any(short(path, int(size), int(files)) for size, files, path in self._disks):
+            time.sleep(BETWEEN_LOOKS)
+        self.over = True
+        self._tell()
+
+
+def short(path: str, size: int, files: int) -> bool:
+    """Has the file system less left?"""
+    try:
+        info = os.statvfs(path)
+    except OSError:
+        return False
+    return info.f_bavail * info.f_frsize < size or (info.f_files > 0 and info.f_favail < files)
+
+
 class Guardian:
     def __init__(self, plan: Plan, lifeline: int) -> None:
         self.plan = plan
@@ -153,7 +190,7 @@ class Guardian:
         self.child = start(self.plan)
         for fd in used - {0, 1, 2, self.lifeline, self.plan.number("user")}:
             os.close(fd)
-        self.watch(wake_read)
+        self.watch(wake_read, lambda: os.write(wake_write, b"\0"))
         left = self.end_everything()
         for folder in self.plan.many("remove"):
             remove(folder)
@@ -189,9 +226,11 @@ class Guardian:
         except OSError:
             pass  # it has ended
 
-    def watch(self, wake: int) -> None:
+    def watch(self, wake: int, tell: Callable[[], object]) -> None:
+        """Until the child has ended, or must. `tell` makes `wake` readable."""
         wall = self.plan.many("wall")
         end = time.monotonic() + float(wall[0]) if wall else None
+        watch = Watch(self.plan.many("disk"), tell)
         while True:
             timeout = None if end is None else max(0.0, end - time.monotonic())
             ready = select.select([self.lifeline, wake], [], [], timeout)[0]
@@ -203,6 +242,9 @@ class Guardian:
                 return
             if end is not None and time.monotonic() >= end:
                 self.say("limit wall")
+                return
+            if watch.over:
+                self.say("limit disk-free")
                 return
 
     def reap(self, how: int) -> bool:

@@ -33,6 +33,7 @@ KEYS: Final[dict[str, Key]] = {
         "differs", "RLIMIT_NPROC: that many more processes of this user than were running, whoever starts them"
     ),
     "limits.file-size": Key("enforced", "RLIMIT_FSIZE, and of files that output is relayed to"),
+    "limits.disk-free": Key("enforced", "looked at ten times a second"),
     "setup.network": Key("differs", "as network.allow"),
     "verify.network": Key("differs", "as network.allow"),
 }

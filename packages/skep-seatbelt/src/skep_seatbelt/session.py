@@ -6,11 +6,12 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 from skep_policy import replace
 from skep_policy.boundary import Access, Boundary, PathRule
+from skep_policy.disks import NO_DISK, Disk, disks
 from skep_policy.launch import Launch
 
 from .compile import SANDBOX_EXEC, Proxy, compile
@@ -82,6 +83,7 @@ def run(
     refuse(boundary)
     if found := blocker(sandbox_exec=sandbox_exec, uid=boundary.uid):
         raise BackendUnavailable(found.detail, fix=found.fix, check=found.id)
+    left = disks(boundary)
     place = tempfile.mkdtemp(prefix="skep-", dir=temporary or user_temporary())
     try:
         scratch = os.path.join(place, SCRATCH)
@@ -108,12 +110,17 @@ def run(
             if compiled is not None:
                 compiled(launch)
             denials = Log(tag, program=log)
-            ended = _follow(launch, boundary, tag, place, stdio, denials, spawned, started)
+            ended = _follow(launch, boundary, left, tag, place, stdio, denials, spawned, started)
         finally:
             stdio.close()
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    limits = {"wall": boundary.limits.wall is not None, "memory": False, "denials": denials.state}
+    limits = {
+        "wall": boundary.limits.wall is not None,
+        "memory": False,
+        "disk-free": bool(left) or NO_DISK,
+        "denials": denials.state,
+    }
     return Outcome(
         exit_code=ended.exit_code,
         limit=ended.limit or ("file-size" if stdio.over_limit else None),
@@ -148,6 +155,7 @@ def user_temporary() -> str:
 def _follow(
     launch: Launch,
     boundary: Boundary,
+    left: Sequence[Disk],
     tag: str,
     place: str,
     stdio: Stdio,
@@ -164,6 +172,7 @@ def _follow(
         stderr=stdio.stderr,
         terminal=terminal and terminal.worker,
         wall=boundary.limits.wall,
+        disks=left,
         folder=place,
         remove=(place,),
         user=stdio.user,

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
+from skep_policy.disks import Disk
 from skep_policy.launch import Launch
 
 from .channels import MARKER
@@ -179,6 +180,7 @@ def spawn(
     stderr: int = 2,
     terminal: int | None = None,
     wall: float | None = None,
+    disks: Sequence[Disk] = (),
     running: int | None = None,
     folder: str | None = None,
     remove: Sequence[str] = (),
@@ -188,7 +190,8 @@ def spawn(
     """Start the launch. `tag` is the one it was compiled with.
 
     The descriptors reach the worker as they are: a terminal must be the worker's own (`relay.Terminal`), never the
-    user's. `terminal` becomes the controlling terminal. `wall` is in seconds; `running` counts this user's processes,
+    user's. `terminal` becomes the controlling terminal. `wall` is in seconds; `disks` are looked at for what is
+    to be left of them; `running` counts this user's processes,
     to which `limits.processes` is added (asked of the system when None). The profile stands in a new folder below
     `folder` (the temporary folder), readable by this user alone, until the end. `remove` are folders that are gone at
     the end as well, whatever becomes of this process; `user` is the user's terminal, set back when this process dies.
@@ -224,6 +227,7 @@ def spawn(
             terminal=[] if terminal is None else [terminal],
             marker=[MARKER + tag],
             wall=[] if wall is None else [wall],
+            disk=[f"{disk.size} {disk.files} {disk.path}" for disk in disks],
             remove=[place, *remove],
             user=[] if user is None else [_above(user, kept)],
             modes=[] if user is None else [_modes(user)],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from skep_policy.report import limit_words
+from skep_policy.report import limit_remedy, limit_words
 
 from skep_cli.evidence.record import Run
 
@@ -27,5 +27,5 @@ def take_over(run: Run, outcome: Outcome, program: str) -> None:
 
 
 def limit_told(limit: str) -> str:
-    """What is known of a limit that was met, with the flag that raises it."""
-    return f"{limit_words(limit)}; --{limit} raises it"
+    """What is known of a limit that was met, with the flag that lets more through."""
+    return f"{limit_words(limit)}; {limit_remedy(limit)}"

@@ -1,0 +1,246 @@
+"""Limits the kernel does not hold by itself, looked after by the guardian; and which limit a sandbox has met.
+
+    memory      the sum over the sandbox's processes, and what its file systems in memory hold
+    processes   its processes and threads: over it ends the sandbox where RLIMIT_NPROC does not bind, else it is noted
+    disk        what is left of a file system the sandbox writes on, in bytes and in files
+
+Each is a look every so often, from threads of their own: a file system that does not answer keeps the guardian from
+nothing. The looks are closer together the less is left until the limit, and further apart the more they cost: never
+more than SHARE of a processor.
+
+A page may be in several processes. Resident sizes count it in each, which costs one read a process and is never too
+little; only when they come to more than the limit, each process is asked for its part of what it shares (PSS).
+
+Limits of this: what is used up and given back between two looks is not seen. Memory that no process has mapped and that
+is in no file system (memfd_create(2), System V segments) is not seen.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Final
+
+SHARE: Final = 0.02
+CLOSEST, FARTHEST = 0.05, 1.0
+"""Seconds between two looks, where they are cheap."""
+BYTES_A_SECOND: Final = 4 << 30
+"""No faster is memory or a disk filled, for the next look to be in time."""
+PROCESSES_A_SECOND: Final = 2000
+FILES_A_SECOND: Final = 200_000
+MAX_READ: Final = 65536
+PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+
+IN_MEMORY: Final = ("/tmp", "/var/tmp", "/run", "/dev/shm")
+"""Where the sandbox has file systems of its own."""
+
+LIMIT_EVENTS: Final = (
+    ("memory.events", "oom_kill", "memory"),
+    ("memory.oom_control", "oom_kill", "memory"),
+    ("pids.events", "max", "processes"),
+)
+"""File of a cgroup, the counter in it, and the limit it tells of: cgroup-v2.rst, cgroup-v1/memory.rst."""
+
+
+def read(path: str) -> bytes:
+    """The first MAX_READ bytes of a file of /proc; empty when its process is gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        return os.read(fd, MAX_READ)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def kilobytes(text: bytes, *keys: bytes) -> int | None:
+    """The sum, in bytes, of the lines of a file of /proc that have these keys; None where it has none of them."""
+    found = [int(line.split()[1]) for line in text.split(b"\n") if line.partition(b":")[0] in keys]
+    return sum(found) * 1024 if found else None
+
+
+class Tree:
+    """The processes below a sandbox's pid 1 at one moment, itself left out. At most `enough` of them are looked for."""
+
+    def __init__(self, top: int, enough: float = float("inf")) -> None:
+        self.pids: list[int] = []
+        self.tasks = 0
+        todo = [top]
+        for pid in todo:  # which grows meanwhile
+            try:
+                threads = os.listdir(f"/proc/{pid}/task")
+            except OSError:
+                continue
+            for thread in threads:
+                todo += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
+            if pid != top:
+                self.pids.append(pid)
+                self.tasks += len(threads)
+                if self.tasks > enough:
+                    break
+
+
+def memory(top: int, pids: Sequence[int], limit: int, *, swap: bool) -> int:
+    """Bytes a sandbox holds: no less than that when it is at most `limit`, else as near as the kernel tells."""
+    held = in_file_systems(top)
+    if not swap:
+        used = held + sum(int(parts[1]) for pid in pids if (parts := read(f"/proc/{pid}/statm").split())) * PAGE
+        if used <= limit:
+            return used
+    own = {pid: read(f"/proc/{pid}/status") for pid in pids}
+    upper = {pid: kilobytes(text, b"RssAnon", b"RssShmem", b"VmSwap") or 0 for pid, text in own.items()}
+    used = held + sum(upper.values())
+    if used <= limit:
+        return used
+    private = shared = 0
+    for pid in pids:
+        parts = read(f"/proc/{pid}/smaps_rollup")
+        anonymous = kilobytes(parts, b"Pss_Anon", b"SwapPss")
+        private += upper[pid] if anonymous is None else anonymous
+        shared += kilobytes(parts, b"Pss_Shmem") or 0
+    return private + max(shared, held)  # files of a file system in memory may be mapped too
+
+
+def in_file_systems(top: int) -> int:
+    """Bytes in the sandbox's own file systems in memory, as its pid 1 sees them."""
+    held: dict[int, int] = {}
+    host = {os.stat(path).st_dev for path in IN_MEMORY if os.path.isdir(path)}
+    for path in IN_MEMORY:
+        try:
+            seen = f"/proc/{top}/root{path}"
+            device = os.stat(seen).st_dev
+            if device not in host:
+                info = os.statvfs(seen)
+                held[device] = (info.f_blocks - info.f_bfree) * info.f_frsize
+        except OSError:
+            continue
+    return sum(held.values())
+
+
+def swaps() -> bool:
+    return read("/proc/swaps").count(b"\n") > 1
+
+
+def counts(top: int, pids: Sequence[int]) -> bool:
+    """Whether pid 1 counts among its processes: RLIMIT_NPROC is per user namespace, and the worker may have its own."""
+    try:
+        return bool(pids) and os.readlink(f"/proc/{top}/ns/user") == os.readlink(f"/proc/{pids[0]}/ns/user")
+    except OSError:
+        return False
+
+
+class Disk:
+    """One file system and what is to be left of it. From a record `BYTES FILES PATH`."""
+
+    def __init__(self, record: str) -> None:
+        size, files, self.path = record.split(" ", 2)
+        self.size, self.files = int(size), int(files)
+
+    def room(self) -> float | None:
+        """Seconds until the limit at the fastest; None when it is over."""
+        try:
+            info = os.statvfs(self.path)
+        except OSError:
+            return FARTHEST
+        room = (info.f_bavail * info.f_frsize - self.size) / BYTES_A_SECOND
+        if info.f_files:
+            room = min(room, (info.f_favail - self.files) / FILES_A_SECOND)
+        return None if room < 0 else room
+
+
+class Watch:
+    """Looks after the `records` of a plan from when it is made: `memory BYTES`, `processes N` (noted), `processes-end
+    N`, `disk BYTES FILES PATH`. Once a limit is over, `over` names it and `tell` has been called. `met` names one that
+    was come to.
+    """
+
+    def __init__(self, records: Sequence[str], first: Callable[[], int | None], tell: Callable[[], object]) -> None:
+        """`first` is the pid of the sandbox's pid 1, None before there is one."""
+        import _thread
+
+        self.over: str | None = None
+        self.met: str | None = None
+        self._first = first
+        self._tell = tell
+        asked = [record.partition(" ")[::2] for record in records]
+        self._limits = {name: int(value) for name, value in asked if name != "disk"}
+        self._disks = [Disk(value) for name, value in asked if name == "disk"]
+        self._swap = "memory" in self._limits and swaps()
+        for look, wanted in ((self._look_at_processes, self._limits), (self._look_at_disks, self._disks)):
+            if wanted:
+                _thread.start_new_thread(self._keep_looking, (look,))
+
+    def _keep_looking(self, look: Callable[[], float]) -> None:
+        try:
+            while self.over is None:
+                begun = time.thread_time()
+                pause = min(max(look(), CLOSEST), FARTHEST)
+                time.sleep(max(pause, (time.thread_time() - begun) / SHARE))
+        except BaseException as error:  # what is not looked after any longer must not go on
+            self._end(f"watch ({type(error).__name__}: {error})")
+
+    def _end(self, limit: str) -> float:
+        self.over = limit
+        try:
+            self._tell()
+        except OSError:
+            pass  # it has been told so much that it will look anyway
+        return FARTHEST
+
+    def _look_at_processes(self) -> float:
+        """Seconds until a limit at the fastest."""
+        top = self._first()
+        if top is None:
+            return FARTHEST
+        most = self._limits.get("processes-end")
+        tree = Tree(top, enough=float("inf") if most is None else most)
+        room = [FARTHEST]
+        if most is not None:
+            if tree.tasks > most:
+                return self._end("processes")
+            room.append((most - tree.tasks) / PROCESSES_A_SECOND)
+        noted = self._limits.get("processes", most)
+        if noted is not None and tree.tasks + counts(top, tree.pids) >= noted:
+            self.met = "processes"
+        limit = self._limits.get("memory")
+        if limit is not None:
+            used = memory(top, tree.pids, limit, swap=self._swap)
+            if used > limit:
+                return self._end("memory")
+            room.append((limit - used) / BYTES_A_SECOND)
+        return min(room)
+
+    def _look_at_disks(self) -> float:
+        rooms = [disk.room() for disk in self._disks]
+        known = [room for room in rooms if room is not None]
+        return min(known) if len(known) == len(rooms) else self._end("disk-free")
+
+
+def limit_met(watch: Watch | None, folders: Sequence[str], records: Sequence[str], peak: int) -> str | None:
+    """Which limit a sandbox that failed and is gone has met, by its cgroups and the records of a plan. `peak` are the
+    bytes of its largest process, which the kernel refuses more than the limit without a word to us. That process was
+    forked from this one, whose own size it may be.
+    """
+    for folder in folders:
+        for file, key, limit in LIMIT_EVENTS:
+            if count(f"{folder}/{file}", key):
+                return limit
+    if watch is not None and watch.met is not None:
+        return watch.met
+    near = [int(record.split()[1]) * 7 // 8 for record in records if record.startswith("memory ")]
+    if near and peak >= near[0] > (kilobytes(read("/proc/self/status"), b"VmHWM") or 0):
+        return "memory"
+    disks = [Disk(record.partition(" ")[2]) for record in records if record.startswith("disk ")]
+    return "disk-free" if any(disk.room() is None for disk in disks) else None
+
+
+def count(path: str, key: str) -> int:
+    lines = (line.split() for line in read(path).decode().splitlines())
+    return next((int(words[1]) for words in lines if len(words) == 2 and words[0] == key), 0)

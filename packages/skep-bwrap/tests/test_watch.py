@@ -1,0 +1,249 @@
+"""What no cgroup holds is held by the guardian's looks: the sum of memory, root's processes, what is left of a disk."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from skep_bwrap import Sandbox
+from skep_bwrap.watch import Disk, Tree, memory, read
+from skep_policy.boundary import Limits
+from skep_policy.errors import PolicyError
+
+from .box import Box, eventually
+from .elsewhere import WITHOUT_CGROUPS, Told, elsewhere
+
+pytestmark = pytest.mark.sandbox
+
+MIB = 1 << 20
+SEVERAL = """
+import os, time
+children = []
+for _ in range({count}):
+    pid = os.fork()
+    if pid == 0:
+        held = bytearray({each})
+        held[::4096] = b"x" * len(held[::4096])
+        time.sleep(100)
+    children.append(pid)
+time.sleep({seconds})
+print("held")
+for pid in children:
+    os.kill(pid, 9)
+"""
+SHARED = """
+import os, time
+held = bytearray(150 << 20)
+held[::4096] = b"x" * len(held[::4096])
+for _ in range(9):
+    if os.fork() == 0:
+        time.sleep(2)
+        os._exit(0)
+time.sleep(2)
+print("held")
+"""
+FILLED = """
+import time
+with open("{folder}/filled", "wb") as file:
+    for _ in range({mebibytes}):
+        file.write(bytes(1 << 20))
+held = bytearray({besides})
+held[::4096] = b"x" * len(held[::4096])
+time.sleep({seconds})
+print("held")
+"""
+
+
+@pytest.fixture
+def there(base: Path) -> Path:
+    folder = base / f"elsewhere-{os.urandom(4).hex()}"
+    folder.mkdir()
+    return folder
+
+
+def without_cgroups(there: Path, bwrap: str, script: str, **limits: object) -> Told:
+    told = elsewhere(there, bwrap, WITHOUT_CGROUPS, script, **limits)
+    assert "ours to divide" in told.layers["cgroup"]
+    return told
+
+
+@pytest.mark.parametrize(("count", "each"), [(30, 10 * MIB), (2, 120 * MIB)])
+def test_processes_that_hold_too_much_together_are_ended(there: Path, system: str, count: int, each: int) -> None:
+    script = SEVERAL.format(count=count, each=each, seconds=100)
+    told = without_cgroups(there, system, script, memory=200 * MIB)
+    assert (told.code, told.limit, told.layers["memory"], told.out) == (137, "memory", True, "")
+
+
+def test_processes_that_hold_less_together_are_not(there: Path, system: str) -> None:
+    script = SEVERAL.format(count=30, each=4 * MIB, seconds=1)
+    told = without_cgroups(there, system, script, memory=400 * MIB)
+    assert (told.code, told.limit, told.out) == (0, None, "held\n")
+
+
+def test_memory_that_processes_share_counts_once(there: Path, system: str) -> None:
+    told = without_cgroups(there, system, SHARED, memory=300 * MIB)
+    assert (told.code, told.limit, told.out) == (0, None, "held\n")
+
+
+def test_one_process_that_holds_too_much_is_refused_it_by_the_kernel(there: Path, system: str) -> None:
+    script = "held = [bytearray(16 << 20) for _ in range(40)]; print('held')"
+    told = without_cgroups(there, system, script, memory=200 * MIB)
+    assert (told.code != 0, told.limit, told.out) == (True, "memory", "")
+    assert without_cgroups(there, system, script, memory=2000 * MIB).out == "held\n"
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
+def test_what_fills_a_file_system_in_memory_counts_as_memory(there: Path, system: str, folder: str) -> None:
+    script = FILLED.format(folder=folder, mebibytes=150, besides=100 * MIB, seconds=100)
+    told = without_cgroups(there, system, script, memory=200 * MIB)
+    assert (told.code, told.limit, told.out) == (137, "memory", "")
+
+
+@pytest.mark.parametrize("folder", ["/tmp", "/dev/shm"])
+def test_what_is_in_a_file_system_in_memory_may_be_as_much_as_memory(there: Path, system: str, folder: str) -> None:
+    script = FILLED.format(folder=folder, mebibytes=100, besides=50 * MIB, seconds=1)
+    told = without_cgroups(there, system, script, memory=250 * MIB)
+    assert (told.code, told.limit, told.out) == (0, None, "held\n")
+
+
+BOMB = """
+import os, sys, time
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(100)
+except OSError:
+    sys.exit(3)
+"""
+
+
+def test_a_fork_bomb_of_root_is_ended_and_one_of_a_user_held_by_the_kernel(there: Path, system: str) -> None:
+    told = without_cgroups(there, system, BOMB, processes=60)
+    assert told.layers["processes"] is True
+    assert (told.code, told.limit) == (137, "processes") if os.geteuid() == 0 else told.code == 3
+
+
+def test_as_many_processes_as_the_limit_says_are_let_be(there: Path, system: str) -> None:
+    script = SEVERAL.format(count=30, each=1, seconds=1)
+    told = without_cgroups(there, system, script, processes=60)
+    assert (told.code, told.limit, told.out) == (0, None, "held\n")
+
+
+FULL = """
+import os, sys, time
+try:
+    while True:
+        if os.fork() == 0:
+            time.sleep(100)
+except OSError:
+    open("full", "w").close()
+while not os.path.exists("seen"):
+    time.sleep(0.01)
+sys.exit({code})
+"""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="RLIMIT_NPROC does not bind root")
+@pytest.mark.parametrize(("code", "limit"), [(3, "processes"), (0, None)])
+def test_a_command_that_failed_after_it_met_the_limit_of_processes_is_told_so(
+    box: Box, code: int, limit: str | None
+) -> None:
+    def guardian_has_looked(sandbox: Sandbox) -> None:
+        (guardian,) = (pid for pid in Tree(os.getpid()).pids if parent_of(pid) == os.getpid())
+
+        def reads() -> int:
+            return int(Path(f"/proc/{guardian}/io").read_text().split()[5])
+
+        assert eventually((box.ws / "full").exists, seconds=60)
+        before = reads()
+        # One look at 50 processes reads 50 files at least: after four times that, one has begun since.
+        assert eventually(lambda: reads() > before + 200, seconds=60)
+        (box.ws / "seen").touch()
+
+    followers: list[threading.Thread] = []
+
+    def spawned(sandbox: Sandbox) -> None:
+        followers.append(threading.Thread(target=guardian_has_looked, args=(sandbox,)))
+        followers[0].start()
+
+    limits = Limits(processes=50, wall=120)
+    result = box.run(["python3", "-c", FULL.format(code=code)], limits=limits, how={"spawned": spawned})
+    followers[0].join()
+    assert (result.code, result.outcome.limit) == (code, limit)
+
+
+def parent_of(pid: int) -> int:
+    return int(read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1])
+
+
+FILLER = """
+import sys, time
+written = 0
+try:
+    for number in range({files}):
+        with open(f"{{number}}", "wb") as file:
+            file.write(bytes({size}))
+except OSError as error:
+    print(error.errno)
+    sys.exit(1)
+time.sleep({seconds})
+print("written")
+"""
+
+
+def small(there: Path, options: str = "size=64m") -> str:
+    return f"mount -t tmpfs -o {options} none {there}"
+
+
+@pytest.mark.parametrize(("files", "size"), [(1, 50 * MIB), (10_000, 4096)])
+def test_what_fills_a_disk_is_ended(there: Path, system: str, files: int, size: int) -> None:
+    told = elsewhere(there, system, small(there), FILLER.format(files=files, size=size, seconds=100))
+    assert (told.limit, told.layers["disk-free"], told.out) == ("disk-free", True, "")
+
+
+@pytest.mark.parametrize(("files", "size"), [(1, 20 * MIB), (5_000, 4096)])
+def test_what_leaves_half_of_a_small_disk_is_not(there: Path, system: str, files: int, size: int) -> None:
+    told = elsewhere(there, system, small(there), FILLER.format(files=files, size=size, seconds=1))
+    assert (told.code, told.limit, told.out) == (0, None, "written\n")
+
+
+def test_what_makes_all_files_a_disk_can_hold_is_ended(there: Path, system: str) -> None:
+    mount = small(there, "size=64m,nr_inodes=2000")
+    told = elsewhere(there, system, mount, FILLER.format(files=2000, size=0, seconds=100))
+    assert told.limit == "disk-free" and "written" not in told.out
+    twin = elsewhere(there, system, mount, FILLER.format(files=500, size=0, seconds=1))
+    assert (twin.limit, twin.out) == (None, "written\n")
+
+
+def test_the_policy_says_how_much_is_to_be_left_and_a_launch_that_finds_less_is_refused(there: Path, box: Box) -> None:
+    script = FILLER.format(files=1, size=40 * MIB, seconds=1)
+    told = elsewhere(there, box.bwrap, small(there), script, disk_free=10 * MIB)
+    assert (told.limit, told.out) == (None, "written\n")
+    with pytest.raises(AssertionError, match=r"MiB left, and 100MiB are to be left"):
+        elsewhere(there, box.bwrap, small(there), script, disk_free=100 * MIB)
+    with pytest.raises(PolicyError, match=r"limits\.disk-free: .*--disk-free"):
+        box.run(["true"], limits=Limits(disk_free=1 << 60))
+
+
+def test_a_full_disk_refuses_no_launch(there: Path, system: str) -> None:
+    mount = f"{small(there)} && {{ head -c 70000000 /dev/zero > {there}/full; true; }}"
+    script = "import time; time.sleep(1); print('ran'); open('more', 'wb').write(bytes(1 << 20))"
+    told = elsewhere(there, system, mount, script)
+    assert (told.code, told.limit, told.out) == (1, None, "ran\n") and "No space left" in told.err
+
+
+def test_the_sum_of_memory_is_that_of_the_kernels_own_accounts() -> None:
+    held = bytearray(64 * MIB)
+    held[::4096] = b"x" * len(held[::4096])
+    rough = memory(os.getpid(), [os.getpid()], 1 << 60, swap=False)
+    status = memory(os.getpid(), [os.getpid()], 1 * MIB, swap=True)
+    assert 64 * MIB < status <= rough < 64 * MIB + status
+    assert memory(os.getpid(), [4194305], 1, swap=True) < MIB, "who is gone holds nothing"
+
+
+def test_a_disk_that_cannot_be_asked_is_not_taken_for_full() -> None:
+    assert Disk("0 0 /").room() is not None
+    assert Disk(f"{1 << 60} 0 /").room() is None
+    assert Disk(f"{1 << 60} 0 /nowhere at all").room() is not None
