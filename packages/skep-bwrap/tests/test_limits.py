@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from skep_bwrap.cgroup import hold, release, renew
+from skep_bwrap.cgroup import Undivided, advice, hold, release, renew
+from skep_bwrap.cgroup import _carried as carried  # pyright: ignore[reportPrivateUsage]
+from skep_bwrap.cgroup import _dividable as dividable  # pyright: ignore[reportPrivateUsage]
 from skep_policy.boundary import Limits
 
 from .box import Box, ended_by_wall, eventually, tagged
@@ -145,11 +147,39 @@ def version_2(folder: Path, controllers: str, **files: str) -> Path:
 
 
 def test_version_2_is_divided_beside_the_callers_own_cgroup_unless_that_carries_limits(tmp_path: Path) -> None:
-    from skep_bwrap.cgroup import _dividable as dividable  # pyright: ignore[reportPrivateUsage]
-
     above = version_2(tmp_path / "user.slice", "memory pids\n")
-    free = version_2(above / "free.scope", "", memory_max="max\n", pids_max="max\n")
-    bound = version_2(above / "bound.scope", "", memory_max="1048576\n")
+    free = version_2(above / "free.scope", "", memory_max="max\n", pids_max="max\n", cpu_max="max 100000\n")
     assert dividable(str(free), "pids") == str(above) and dividable(str(above), "pids") == str(above)
-    assert dividable(str(bound), "pids") is None and dividable(str(free), "cpu") is None
-    assert dividable(None, "pids") is None
+    for file, value in (("memory.max", "1048576"), ("memory.high", "1048576"), ("cpu.max", "50000 100000")):
+        bound = version_2(above / f"{file}.scope", "", **{file.replace(".", "_"): f"{value}\n"})
+        with pytest.raises(Undivided, match=f"its {file} would be lost"):
+            dividable(str(bound), "pids")
+    with pytest.raises(Undivided, match="nobody hands down cpu"):
+        dividable(str(free), "cpu")
+    with pytest.raises(Undivided, match="none is mounted"):
+        dividable(None, "pids")
+
+
+def test_the_number_of_processes_of_the_callers_own_cgroup_is_carried_over(tmp_path: Path) -> None:
+    """systemd gives every unit one."""
+    own = str(version_2(tmp_path / "a.scope", "", pids_max="100\n"))
+    assert carried(own, [("pids.max", "500")]) == [("pids.max", "100")]
+    assert carried(own, [("pids.max", "50")]) == [("pids.max", "50")]
+    assert carried(own, [("memory.max", "1")]) == [("memory.max", "1"), ("pids.max", "100")]
+    free = str(version_2(tmp_path / "b.scope", "", pids_max="max\n"))
+    assert carried(free, [("memory.max", "1")]) == [("memory.max", "1")]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root hands down nothing by itself: every cgroup is its to write")
+def test_a_cgroup_that_was_given_to_the_user_is_made_to_hand_down(tmp_path: Path) -> None:
+    given = version_2(tmp_path / "given", "", cgroup_controllers="memory pids\n")
+    own = version_2(given / "shell", "")
+    assert dividable(str(own), "pids") == str(given)
+    assert (given / "cgroup.subtree_control").read_text() == "+pids"
+    with pytest.raises(Undivided, match="nobody hands down cpu"):
+        dividable(str(own), "cpu")
+
+
+def test_what_helps_is_said_where_systemd_runs() -> None:
+    words = advice(os.geteuid())
+    assert words == "" or words.startswith("; `systemd-run ")

@@ -2,8 +2,9 @@
 is ours and hands its controllers down.
 
 Version 2 does not let a cgroup with processes hand controllers down (cgroup-v2.rst, "no internal processes"), so the
-cgroup of a sandbox usually stands beside the caller's own, as the manager of a systemd user session allows. It does not
-when the caller's own carries limits: beside it, they would be lost.
+cgroup of a sandbox usually stands beside the caller's own, as the manager of a systemd user session allows. What the
+caller's own is held to would be lost there: the number of processes, which systemd gives every unit, is carried over,
+and where it carries other limits nothing is made beside it.
 """
 
 from __future__ import annotations
@@ -91,32 +92,86 @@ def _hold_one(
     controller: str, limits: Limits, name: str, found: dict[str, str], made: dict[str, tuple[tuple[str, str], ...]]
 ) -> bool | str:
     version = 1 if controller in found else 2
-    parent = found[controller] if version == 1 else _dividable(found.get(""), controller)
-    if parent is None:
-        return f"no {controller} cgroup of this host is ours to divide"
-    folder = f"{parent}/{name}"
-    wanted = tuple(settings(limits, version)[controller])
+    wanted = settings(limits, version)[controller]
+    folder = ""
     try:
+        if version == 1:
+            parent = found[controller]
+        else:
+            parent = _dividable(found.get(""), controller)
+            if parent != found[""]:
+                wanted = _carried(found[""], wanted)
+        folder = f"{parent}/{name}"
         _make(folder, wanted)
+    except Undivided as error:
+        return f"no {controller} cgroup is ours to divide: {error}{advice(os.geteuid())}"
     except OSError as error:
         if folder not in made:
             _remove(folder)
-        return f"the {controller} cgroup of this host is not ours to divide ({error.strerror})"
-    made[folder] = made.get(folder, ()) + wanted
+        problem = f"{os.path.dirname(folder)}: {error.strerror}"
+        return f"no {controller} cgroup is ours to divide: {problem}{advice(os.geteuid())}"
+    made[folder] = (*made.get(folder, ()), *wanted)
     sweep([parent])
     return True
 
 
-def _dividable(own: str | None, controller: str) -> str | None:
-    """The caller's own cgroup or the one above it, whichever hands the controller down to a new one."""
+class Undivided(Exception):
+    """Why no cgroup can be made."""
+
+
+LOST = ("memory.max", "memory.high", "cpu.max")
+"""Limits that are not carried over to a cgroup beside the one that has them."""
+
+
+def _dividable(own: str | None, controller: str) -> str:
+    """The caller's own cgroup or the one above it, whichever hands the controller down. Raises Undivided."""
     if own is None:
-        return None
-    for folder in (own, os.path.dirname(own)):
-        if controller in _words(f"{folder}/cgroup.subtree_control"):
-            return folder if os.access(f"{folder}/cgroup.procs", os.W_OK) else None
-        if any(_words(f"{folder}/{file}") not in ([], ["max"]) for file in ("memory.max", "pids.max")):
-            return None
-    return None
+        raise Undivided("none is mounted here")
+    if controller in _words(f"{own}/cgroup.subtree_control"):
+        return _writable(own)
+    for file in LOST:
+        if _words(f"{own}/{file}")[:1] not in ([], ["max"]):
+            raise Undivided(f"beside {own}, its {file} would be lost")
+    above = os.path.dirname(own)
+    handed = _words(f"{above}/cgroup.subtree_control")
+    if controller not in handed and controller in _words(f"{above}/cgroup.controllers") and _given(above):
+        try:
+            with open(f"{above}/cgroup.subtree_control", "w") as control:
+                control.write(f"+{controller}")
+        except OSError as error:
+            raise Undivided(f"{above} has processes and can hand nothing down ({error.strerror})") from None
+        handed.append(controller)
+    if controller not in handed:
+        raise Undivided(f"{own} has processes and can hand nothing down, and above it nobody hands down {controller}")
+    return _writable(above)
+
+
+def _writable(folder: str) -> str:
+    if not os.access(f"{folder}/cgroup.procs", os.W_OK):
+        raise Undivided(f"{folder} belongs to others")
+    return folder
+
+
+def _given(folder: str) -> bool:
+    """Was the folder given to this user? Root may write all of them, and others manage most."""
+    return os.geteuid() != 0 and os.stat(folder).st_uid == os.geteuid()
+
+
+def _carried(own: str, wanted: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """What is to be written beside a cgroup, for its number of processes to hold there too."""
+    held = _words(f"{own}/pids.max")
+    if held in ([], ["max"]):
+        return wanted
+    asked = dict(wanted).get("pids.max")
+    most = held[0] if asked is None else str(min(int(held[0]), int(asked)))
+    return [*(pair for pair in wanted if pair[0] != "pids.max"), ("pids.max", most)]
+
+
+def advice(uid: int) -> str:
+    """How to be given a cgroup, where systemd would."""
+    user, everyone = f"/run/user/{uid}/systemd/private", "/run/systemd/private"
+    found = "--user " if os.path.exists(user) else "" if uid == 0 and os.path.exists(everyone) else None
+    return "" if found is None else f"; `systemd-run {found}--scope -p Delegate=yes skep ...` gives it one"
 
 
 def _words(path: str) -> list[str]:
@@ -127,7 +182,7 @@ def _words(path: str) -> list[str]:
         return []
 
 
-def _make(folder: str, wanted: tuple[tuple[str, str], ...]) -> None:
+def _make(folder: str, wanted: Iterable[tuple[str, str]]) -> None:
     try:
         os.mkdir(folder)
     except FileExistsError:

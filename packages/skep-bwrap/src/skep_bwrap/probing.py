@@ -34,8 +34,8 @@ mkdir ./.skep-probe && rmdir ./.skep-probe
 EVERYWHERE: Final = "/etc/passwd"
 """A file that every host has and any program can read, so that hiding one is tried for real."""
 DELEGATE: Final = (
-    "`systemd-run --user --scope skep ...` where a systemd user manager runs (its cgroups are ours to divide), "
-    "or have root give this user a cgroup of its own"
+    "`systemd-run --user --scope -p Delegate=yes skep ...` where a systemd user manager runs (its cgroups are ours to "
+    "divide), or have root give this user a cgroup of its own"
 )
 
 TOLD: Final = {
@@ -114,8 +114,7 @@ def _try_limits() -> list[Check]:
         elif name == "processes" and os.geteuid() != 0:
             checks.append(Check(f"limit-{name}", "ok", f"held by an rlimit; {answer}"))
         else:
-            instead = "each process is held on its own" if name == "memory" else "root is not held"
-            checks.append(Check(f"limit-{name}", "warn", f"{instead}: {answer}", DELEGATE))
+            checks.append(Check(f"limit-{name}", "warn", f"looked at a few times a second; {answer}", DELEGATE))
     return checks
 
 
