@@ -276,15 +276,19 @@ class Cover(Value):
 def divide(planned: Stages, boundary: Boundary) -> tuple[list[Op], list[Cover]]:
     """What bwrap is to mount, and what the shim may after it, in this order: pins, shallow to deep, then the rest.
 
-    Sockets must be the shim's: they come and go, and bwrap would make a file where one has just gone.
+    Sockets must be the shim's: they come and go, and bwrap would make a file where one has just gone. What stands in no
+    file system of the host must be bwrap's, which makes the place.
     """
     roots = {root.path for root in boundary.roots}
     files = {rule.path for rule in boundary.protects if rule.kind == "file"}
+    memory = [op.dest for op in planned.first if isinstance(op, Tmpfs)] if boundary.read == "host" else ["/"]
     kept: list[Op] = []
     pinned: list[Cover] = []
     covers: list[Cover] = []
     for op in (*planned.first, *planned.last):
         match op:
+            case Bind(dest=dest) | Tmpfs(dest=dest) if _made_by_bwrap(kept, dest, memory):
+                kept.append(op)
             case Bind("/dev/null", dest, "ro", _):
                 covers.append(Cover("file", dest))
             case Bind(_, dest, "ro", _) if dest in files:
@@ -302,6 +306,11 @@ def divide(planned: Stages, boundary: Boundary) -> tuple[list[Op], list[Cover]]:
     left = {cover.path for cover in covers}
     ops = [op for op in kept if not (isinstance(op, RemountReadOnly) and op.dest in left)]
     return ops, [*pinned, *covers, *(Cover("socket", mask.dest) for mask in planned.sockets)]
+
+
+def _made_by_bwrap(ops: Sequence[Op], dest: str, memory: Sequence[str]) -> bool:
+    """Is it for lack of a place of the host's that something is mounted at `dest`? Only below `memory` can it be."""
+    return any(dest != folder and below(dest, folder) for folder in memory) and origin(ops, dest) is None
 
 
 def destinations(ops: Sequence[Op], boundary: Boundary) -> Iterator[tuple[str, str]]:
