@@ -9,6 +9,7 @@ import threading
 
 from skep_bwrap import BackendUnavailable, Outcome, run
 from skep_policy import Facts, Layer, merge, parse_policy, resolve
+from skep_policy.report import LOST
 
 
 def main() -> None:
@@ -29,6 +30,8 @@ def main() -> None:
     if isinstance(came[0], BackendUnavailable):
         print(f"skep: {came[0]}", file=sys.stderr, flush=True)
         os._exit(125)
+    if came[0].lost:
+        print(f"skep: {LOST}", file=sys.stderr, flush=True)
     os._exit(came[0].exit_code)
 
 

@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 
 import pytest
+from skep_policy.report import LOST
 
 from .processes import send, state
 from .stand import SKEP, Left, Stand, eventually, stand
@@ -101,7 +102,7 @@ def test_nothing_is_left_and_the_status_does_not_lie(sandbox_starts: None, case:
 
 def judge(it: Stand, case: Case, left: Left) -> None:
     """Whether exit status and words are true."""
-    _, stage, victims, number = case
+    mode, stage, victims, number = case
     assert "Traceback" not in left.said, left.said
     assert "\nskep: skep:" not in left.said
     lines = [line for line in left.said.splitlines() if line.startswith("skep: ")]
@@ -117,6 +118,10 @@ def judge(it: Stand, case: Case, left: Left) -> None:
         assert left.code in {1, 128 + number, 128 + signal.SIGKILL} | refused and lines, left
     else:
         assert left.code in (128 + number, 128 + signal.SIGKILL), left
+    if mode == "exec" and stage == "worker" and victims in (("skep",), ("worker",), ("bwrap",)) and left.code:
+        assert left.code in (-number, 128 + number), left
+    if victims == ("guardian",) and stage in ("worker", "ending", "verification") and left.code:
+        assert LOST in left.said, left
     if number == signal.SIGSTOP:
         assert left.code == (125 if stage == "clone" else 0), left  # at that gate bwrap has others write its maps
     if number == signal.SIGKILL and stage not in ("sealing", "ending", "collecting"):

@@ -32,7 +32,8 @@ class Outcome(Value):
 
     A layer is True when it was in force, False when not asked for, else the reason it was not. `limit` names the
     limit that ended it or, of a command that failed, the one it met (`skep_policy.report.limit_words`). `output_error`
-    is the errno for which not all of its output arrived.
+    is the errno for which not all of its output arrived. With `lost` the guardian was killed and everything with it:
+    how the command ended is not known, and `exit_code` is that of a SIGKILL.
     """
 
     exit_code: int
@@ -42,6 +43,7 @@ class Outcome(Value):
     exec_error: int | None
     evidence: str
     output_error: int | None = None
+    lost: bool = False
 
 
 def over_closed_folders(boundary: Boundary) -> Boundary:
@@ -151,7 +153,9 @@ def run(
     layers.update({name: note for name, note in ended.notes.items() if name in layers})
     limit = ended.limit or ("file-size" if stdio.over_limit else None)
     return Outcome(
-        *(ended.exit_code, limit, layers, ended.attestation, ended.exec_error, launch.evidence), output_error=stdio.lost
+        *(ended.exit_code, limit, layers, ended.attestation, ended.exec_error, launch.evidence),
+        output_error=stdio.lost,
+        lost=ended.lost,
     )
 
 

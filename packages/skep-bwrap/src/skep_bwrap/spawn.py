@@ -36,7 +36,7 @@ class Ended(Value):
     """How a launch ended. `exit_code` is the worker's, 128 + N on signal N, 126 or 127 when it could not be executed.
 
     `limit` names the limit that ended it, `attestation` holds the shim's answers, `notes` what it could not do of
-    what was optional.
+    what was optional. With `lost` the guardian was killed, so everything was, and how it ended is not known.
     """
 
     exit_code: int
@@ -44,6 +44,7 @@ class Ended(Value):
     attestation: dict[str, str]
     notes: dict[str, str]
     exec_error: int | None = None
+    lost: bool = False
 
 
 class Sandbox:
@@ -207,6 +208,7 @@ class Sandbox:
             attestation=_pairs(said.get("attest", ())),
             notes=_pairs(said.get("note", ())),
             exec_error=int(said["exec"][0]) if "exec" in said else None,
+            lost="exit" not in words and ending is None,
         )
 
     def _follow_guardian(self) -> dict[str, str]:

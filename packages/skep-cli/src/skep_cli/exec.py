@@ -12,7 +12,7 @@ from skep_policy.boundary import Access, Boundary
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
-from skep_policy.report import Report, limit_remedy, limit_words
+from skep_policy.report import LOST, Report, limit_remedy, limit_words
 from skep_policy.resolution import resolve
 from skep_policy.value import replace
 
@@ -172,6 +172,8 @@ def closing_lines(
         quoted = len(command) == 1 and len(command[0].split()) > 1
         hint = "; no shell reads it: leave out the quotes, or write sh -c '...'" if quoted else ""
         lines.append(f"{command[0] or repr(command[0])}: {os.strerror(outcome.exec_error)}{hint}")
+    if outcome.lost:
+        lines.append(LOST)
     if outcome.output_error is not None:
         lines.append(f"not all of the output arrived: {os.strerror(outcome.output_error)}")
     if outcome.limit is not None:

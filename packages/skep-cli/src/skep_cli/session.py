@@ -51,6 +51,7 @@ class Outcome(Record):
     exec_error: int | None
     evidence: str
     output_error: int | None = None
+    lost: bool = False
 
     @property
     def timed_out(self) -> bool:
@@ -287,6 +288,7 @@ def launch(
         exec_error=outcome.exec_error,
         evidence=outcome.evidence,
         output_error=outcome.output_error,
+        lost=outcome.lost,
     )
 
 

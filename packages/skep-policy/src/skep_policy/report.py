@@ -5,6 +5,8 @@ from __future__ import annotations
 from .events import Closed, Decision, EgressEvent
 from .value import Record, Value, lazy
 
+LOST = "what guards the sandbox was killed, and everything in it with it: how the command ended is not known"
+
 
 def limit_words(limit: str) -> str:
     """What is known when a launch names a limit. A worker that was refused a process, or lost one to the memory limit,

@@ -255,7 +255,8 @@ def failure(verb: str, status: int, stderr: bytes) -> Exception:
         if os.strerror(code) in text:
             return OSError(code, os.strerror(code))
     lines = [line for line in text.splitlines() if not line.startswith(("hint:", "warning:"))]
-    return GitFailed(f"git {verb} failed: {lines[-1] if lines else f'exit status {status}'}")
+    ended = f"exit status {status}" if status >= 0 else f"killed by signal {-status}"
+    return GitFailed(f"git {verb} failed: {lines[-1] if lines else ended}")
 
 
 def make_git_dir(program: str, folder: Path, *, object_format: str, borrow: str | None) -> Git:

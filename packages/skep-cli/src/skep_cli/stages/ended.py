@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from skep_policy.report import limit_remedy, limit_words
+from skep_policy.report import LOST, limit_remedy, limit_words
 
 from skep_cli.evidence.record import Run
 
@@ -22,6 +22,8 @@ def take_over(run: Run, outcome: Outcome, program: str) -> None:
     run.state = "timed-out" if outcome.timed_out else "completed" if outcome.exit_code == 0 else "failed"
     if outcome.exec_error is not None:
         run.reason = f"the worker could not be executed: {program}: {os.strerror(outcome.exec_error)}"
+    elif outcome.lost:
+        run.reason = LOST
     elif outcome.limit:
         run.reason = limit_told(outcome.limit)
 

@@ -39,6 +39,7 @@ class Outcome(msgspec.Struct):
     findings: list[Finding] = msgspec.field(default_factory=list[Finding])
     egress: Egress = msgspec.field(default_factory=Egress)
     exec_error: int | None = None
+    lost: bool = False
     evidence: str = EVIDENCE
 
     @property
@@ -80,10 +81,12 @@ class Process:
             self.kill()
         try:
             exit_code = self._process.wait()
+            lost = exit_code < 0  # it is the guardian's own
             said = self._lifeline.recv(64)
         finally:
             self._lifeline.close()
-        return Outcome(exit_code, limit, exec_error=int(said[1:]) if said[:1] == b"E" else None)
+        exec_error = int(said[1:]) if said[:1] == b"E" else None
+        return Outcome(128 + signal.SIGKILL if lost else exit_code, limit, exec_error=exec_error, lost=lost)
 
 
 @contextmanager

@@ -7,6 +7,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from skep_policy.report import LOST
+
 from skep_cli.evidence.audit import Log
 from skep_cli.evidence.audit import digest as file_digest
 from skep_cli.evidence.record import Run, Setup
@@ -79,6 +81,8 @@ class SettingUp:
             return "you asked it to stop"
         if done.exec_error is not None:
             return os.strerror(done.exec_error)
+        if done.lost:
+            return LOST
         return limit_told(done.limit) if done.limit else f"exit status {done.exit_code}, see {LOG}"
 
     def _stop(self) -> None:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from skep_policy.report import LOST
+
 from skep_cli.errors import SkepError
 from skep_cli.evidence.record import Verification
 from skep_cli.git.objects import Store
@@ -129,7 +131,11 @@ def judged(command: str, program: str, done: Outcome) -> Verification:
     """The outcome of a verification that ran. Status 126 and 127, of a shell too, say that a tool is missing, not that
     the patch is bad.
     """
-    if done.exec_error is not None or (done.exit_code in (NOT_EXECUTABLE, NOT_FOUND) and not done.timed_out):
+    if (
+        done.exec_error is not None
+        or done.lost
+        or (done.exit_code in (NOT_EXECUTABLE, NOT_FOUND) and not done.timed_out)
+    ):
         outcome = "unavailable"
     else:
         outcome = "passed" if done.exit_code == 0 and not done.timed_out else "failed"
@@ -137,6 +143,8 @@ def judged(command: str, program: str, done: Outcome) -> Verification:
 
 
 def _why(program: str, done: Outcome) -> str:
+    if done.lost:
+        return LOST
     if done.limit:
         return limit_told(done.limit)
     if done.exec_error is not None:
