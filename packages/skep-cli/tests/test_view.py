@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import partial
 
 from hypothesis import given
 from hypothesis import strategies as st
-from skep_cli.screen.view import MARK, Lines, Moment, cells, clock, fit, row, rows, shown
+from skep_cli.screen import fold
+from skep_cli.screen.fold import cells, folded
+from skep_cli.screen.view import MARK, Lines, Moment, clock, fit, row, shown
+
+rows = partial(fold.rows, mark=MARK)
 
 
 def width(text: str) -> int:
@@ -60,3 +65,16 @@ def test_wide_and_empty_characters_are_counted_as_they_are_shown() -> None:
     assert list(rows("漢字漢字", 7)) == [MARK + "漢字", MARK + "漢字"] and width("e\u0301") == 1
     assert fit("漢字漢字", 5) == "漢字…" and fit("abc", 3) == "abc" and fit("abcd", 3) == "ab…"
     assert shown(b"\x1b[31mred\x1b[0m\x1b[2J\tx") == "red\\x1b[2J x" and clock(3661) == "1:01:01"
+
+
+@given(st.text(alphabet="ab` ", max_size=120), st.integers(6, 40))
+def test_a_folded_line_keeps_its_words_and_a_row_is_longer_only_by_a_word_that_is(line: str, columns: int) -> None:
+    said = folded(line, columns)
+    assert said.split() == line.split() and folded(line, None) == line
+    for row_ in said.split("\n"):
+        assert width(row_) <= columns or row_.count("`") >= 2 or len(row_.split()) <= 1
+
+
+def test_what_is_to_be_copied_stays_in_one_row() -> None:
+    assert folded("skep: no state: `mkdir -p a b` makes one", 24) == "skep: no state:\n  `mkdir -p a b` makes\n  one"
+    assert folded("    a word and more words", 14) == "    a word and\n    more words"

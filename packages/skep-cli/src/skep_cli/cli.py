@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Generator
+import shutil
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from importlib.metadata import version
 from typing import Any
@@ -11,7 +12,10 @@ from typing import Any
 import click
 
 from .errors import UsageError
+from .screen.fold import folded
 
+NARROW = 52
+"""Columns below which click writes rows of 50 all the same."""
 COMMANDS = {
     "run": "run",
     "exec": "execcmd",
@@ -40,6 +44,24 @@ SHORT_HELP = {
     "policy": "Show, check and explain the policy.",
     "trust": "Let a project's skep.toml widen the policy.",
 }
+
+
+class Help(click.HelpFormatter):
+    """Help as wide as the terminal where that is narrow, examples too: rows end with whole words."""
+
+    def __init__(self, indent_increment: int = 2, width: int | None = None, max_width: int | None = None) -> None:
+        self._columns = shutil.get_terminal_size().columns
+        narrow = self._columns - 1 if self._columns < NARROW else None
+        super().__init__(indent_increment, width or narrow, max_width)
+
+    def write_dl(self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
+        super().write_dl(rows, min(col_max, self._columns // 3), col_spacing)
+
+    def getvalue(self) -> str:
+        return "".join(f"{folded(line, self._columns)}\n" for line in super().getvalue().splitlines())
+
+
+click.Context.formatter_class = Help
 
 
 @contextmanager

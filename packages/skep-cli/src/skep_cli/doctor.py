@@ -15,6 +15,7 @@ from .errors import CannotRun, refused
 from .evidence.state import gather
 from .host import HERE, NO_BACKEND_FIX, Host
 from .options import here
+from .screen.fold import columns, folded
 from .screen.render import one_line
 
 
@@ -53,9 +54,10 @@ def command(as_json: bool, sockets: bool, **_: Any) -> None:
     else:
         for check in diagnosis.checks:
             mark, colour = MARKS[check.status]
-            click.echo(f"{click.style(mark.ljust(5), fg=colour)} {check.id}: {check.detail}")
+            line = folded(f"{mark.ljust(5)} {check.id}: {check.detail}", columns(sys.stdout))
+            click.echo(click.style(line[: len(mark)], fg=colour) + line[len(mark) :])
             if check.fix:
-                click.echo(f"      fix: {check.fix}")
+                click.echo(folded(f"      fix: {check.fix}", columns(sys.stdout)))
         click.echo("The sandbox is usable." if diagnosis.usable else "The sandbox is NOT usable: no worker will start.")
     sys.exit(0 if diagnosis.usable else 1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 from skep_policy.errors import PolicyError
 
@@ -23,9 +25,10 @@ class SkepError(click.ClickException):
 
     def show(self, file: object = None) -> None:
         """The line on stderr, surrogates of odd file names and control characters escaped."""
+        from .screen.fold import columns, folded
         from .screen.render import visible
 
-        click.echo(f"skep: {visible(self.message)}", err=True)
+        click.echo(folded(f"skep: {visible(self.message)}", columns(sys.stderr)), err=True)
 
 
 class UsageError(SkepError):

@@ -202,6 +202,11 @@ def complain(line: str) -> int:
     happen.
     """
     text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
-    sys.stderr.write(f"skep: {text}\n")
+    text = f"skep: {text}"
+    if sys.stderr.isatty():
+        from .screen.fold import columns, folded
+
+        text = folded(text, columns(sys.stderr))
+    sys.stderr.write(f"{text}\n")
     sys.stderr.flush()
     return CANNOT_RUN

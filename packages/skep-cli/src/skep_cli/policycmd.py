@@ -31,6 +31,7 @@ from .options import collect, here, policy_flags
 from .policyshow import brief, whole
 from .private import own
 from .refusals import said
+from .screen.fold import columns, folded
 from .screen.render import one_line
 
 
@@ -57,7 +58,7 @@ def boundary_of(policy: Effective, flags: Flags, facts: Facts, *, absent_too: bo
 
 def tell(line: str) -> None:
     """One line, whatever a policy file that nobody trusts says."""
-    click.echo(one_line(line, None))
+    click.echo(folded(one_line(line, None), columns(sys.stdout)))
 
 
 def as_json(value: object) -> None:

@@ -208,10 +208,10 @@ def _said(found: Reviewed, page: Page) -> None:
     if found.summary:
         page.heading("What the worker says it did (its own words)")
         for line in found.summary.splitlines()[:LISTED]:
-            page.line(f"  | {line}")
+            page.quoted(line)
     page.heading("The end of its output")
     for line in found.said.splitlines() or ["(nothing)"]:
-        page.line(f"  | {line}")
+        page.quoted(line)
 
 
 def _egress(run: Run, page: Page) -> None:

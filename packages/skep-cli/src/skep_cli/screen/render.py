@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterable
 from typing import TextIO
 
+from .fold import columns, folded, rows
+
 _UNSAFE = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but tab and newline, DEL, C1
     "\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, bidirectional
@@ -18,6 +20,8 @@ _UNSAFE = re.compile(
     "\U00013430-\U0001343f\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"  # of hieroglyphs, shorthand and music
     "\ud800-\udfff\U000e0000-\U000e0fff]"  # bytes that were no UTF-8, tags
 )
+QUOTE = "  | "
+"""Before every row of what the worker wrote."""
 _COLOURS = {"red": "31", "green": "32", "yellow": "33", "cyan": "36", "bold": "1", "dim": "2"}
 _SGR = re.compile(r"\x1b\[[0-9;:]{0,32}m")
 _PARTIAL = re.compile(r"\x1b(\[[0-9;:]{0,32})?$")
@@ -97,6 +101,7 @@ class Page:
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream if stream is not None else sys.stdout
         self.colours = self.stream.isatty()
+        self.columns = columns(self.stream)
 
     def style(self, text: str, *names: str) -> str:
         if not self.colours or not names:
@@ -104,8 +109,13 @@ class Page:
         return f"\x1b[{';'.join(_COLOURS[name] for name in names)}m{text}\x1b[0m"
 
     def line(self, text: str = "", *names: str) -> None:
-        """One line, made visible first, then styled."""
-        self.raw(self.style(visible(text), *names) + "\n")
+        """One line, made visible first, then in rows as wide as the terminal, then styled."""
+        self.raw(self.style(folded(visible(text), self.columns), *names) + "\n")
+
+    def quoted(self, text: str) -> None:
+        """A line of the worker's, every row of it with its mark."""
+        for row in rows(visible(text), self.columns, QUOTE) if self.columns else (QUOTE + visible(text),):
+            self.raw(row + "\n")
 
     def heading(self, text: str) -> None:
         self.raw("\n" + self.style(visible(text), "bold") + "\n")

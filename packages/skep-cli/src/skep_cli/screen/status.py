@@ -12,8 +12,9 @@ import os
 import threading
 import time
 
+from .fold import rows
 from .render import Live, one_line
-from .view import Lines, Moment, row, rows
+from .view import MARK, Lines, Moment, row
 
 ERASE = "\r\x1b[2K"
 UNWRAPPED, WRAPPED = "\x1b[?7l", "\x1b[?7h"
@@ -113,7 +114,7 @@ class Status:
 
     def _marked(self, lines: list[str]) -> str:
         columns = self._columns()
-        return "".join(f"{piece}\n" for line in lines for piece in rows(line, columns))
+        return "".join(f"{piece}\n" for line in lines for piece in rows(line, columns, MARK))
 
     def _put(self, text: str) -> None:
         """The text stands above the live row, which is drawn anew."""

@@ -8,11 +8,10 @@ every row of it, cut to the width of the terminal, begins with a mark at the lef
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Iterator
 
 import msgspec
 
+from .fold import cells
 from .render import visible
 
 MARK = "\u2502 "
@@ -56,33 +55,6 @@ def shown(line: bytes) -> str:
     """A line as a terminal would leave it, in characters that are nothing but themselves."""
     text = line.rstrip(b"\r").rpartition(b"\r")[2].decode(errors="surrogateescape")
     return visible(_SGR.sub("", text).expandtabs(TAB))
-
-
-def cells(char: str) -> int:
-    """Columns a character takes."""
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
-
-
-def rows(line: str, columns: int, mark: str = MARK) -> Iterator[str]:
-    """A line in pieces of at most that many columns, each with its mark. One ends with a whole word where it has one,
-    and the space it ends at is not shown.
-    """
-    room = max(1, columns - len(mark))
-    start, width, space = 0, 0, -1
-    for at, char in enumerate(line):
-        wide = cells(char)
-        if char == " " and line[start:at].strip(" "):
-            space = at
-        if width + wide > room and at > start:
-            end = space if space > start else at
-            yield mark + line[start:end]
-            start = end + (end == space)
-            width = sum(map(cells, line[start:at]))
-        if at >= start:
-            width += wide
-    yield mark + line[start:]
 
 
 def fit(text: str, columns: int) -> str:
