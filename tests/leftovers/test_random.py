@@ -22,7 +22,8 @@ pytestmark = pytest.mark.sandbox
 ALL = os.environ.get("SKEP_LEFTOVERS") == "all"
 ROUNDS = 20
 SEEDS = [time.time_ns() + number for number in range(20)] if ALL else [20_261_130]
-LETHAL = (*(signal.SIGKILL,) * 6, signal.SIGABRT, signal.SIGTERM, signal.SIGINT, signal.SIGSEGV, signal.SIGHUP)
+LETHAL = (*(signal.SIGKILL,) * 6, signal.SIGABRT, signal.SIGTERM, signal.SIGSEGV, signal.SIGHUP)
+"""Without SIGINT, of which a Python that has not yet begun with anybody's program makes a traceback of its own."""
 
 
 @pytest.mark.guarantee("gone-processes", "gone-files")
