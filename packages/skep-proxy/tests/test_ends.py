@@ -285,6 +285,21 @@ def test_askers_whose_name_servers_are_silent_hold_up_nobody_else(make: Make, se
     assert wait_until(lambda: [thread.name for thread in threading.enumerate()].count("skep-proxy resolver") <= THREADS)
 
 
+def test_who_has_less_time_is_called_first_and_who_was_dropped_is_not_called() -> None:
+    loop = Loop()
+    long, short = loop.deadlines(0.2), loop.deadlines(0.05)
+    called: list[str] = []
+    for queue, name in ((short, "dropped"), (long, "long"), (short, "short"), (long, "dropped too")):
+        queue.add(name, lambda name=name: called.append(name))
+    long.add("end", loop.stop)
+    short.drop("dropped")
+    long.drop("dropped too")
+    loop.run()
+    assert called == ["short", "long"]
+    loop.finish()
+    loop.close()
+
+
 def test_what_is_submitted_without_end_does_not_starve_connections() -> None:
     loop = Loop()
     reading, writing = os.pipe()

@@ -21,6 +21,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from time import monotonic
 
+NEVER = float("inf")
+
 Handler = Callable[[int], None]
 Callback = Callable[[], None]
 
@@ -105,7 +107,10 @@ class Deadlines:
     def add(self, owner: object, expired: Callback) -> None:
         """`expired` is called unless the owner is dropped in time; an owner that is in already starts anew."""
         self._due.pop(owner, None)
-        self._due[owner] = (self._loop.now + self.seconds, expired)
+        deadline = self._loop.now + self.seconds
+        self._due[owner] = (deadline, expired)
+        if deadline < self._loop.look_at:
+            self._loop.look_at = deadline
 
     def drop(self, owner: object) -> None:
         self._due.pop(owner, None)
@@ -113,11 +118,11 @@ class Deadlines:
     def has(self, owner: object) -> bool:
         return owner in self._due
 
-    def first(self) -> float | None:
-        """When the next owner runs out, in the loop's time."""
+    def first(self) -> float:
+        """When the next owner runs out, in the loop's time; NEVER when there is none."""
         for deadline, _ in self._due.values():
             return deadline
-        return None
+        return NEVER
 
     def expire(self, now: float) -> list[Callback]:
         """The callbacks that are due, taken out of the queue."""
@@ -136,6 +141,8 @@ class Loop:
 
     def __init__(self) -> None:
         self.now = monotonic()
+        self.look_at = NEVER
+        """When the queues are looked at: no later than the first owner runs out, who may have been dropped since."""
         self.faults = 0
         self._handlers: dict[int, Handler] = {}
         self._ready: list[Callback] = []
@@ -208,12 +215,12 @@ class Loop:
                         handler(mask)
                     except Exception as error:
                         self._fault(handler, error)
-            for queue in self._queues:
-                for callback in queue.expire(self.now):
+            if self.now >= self.look_at:
+                self._expire()
+            if self._ready:
+                ready, self._ready = self._ready, []
+                for callback in ready:
                     self.call(callback)
-            ready, self._ready = self._ready, []
-            for callback in ready:
-                self.call(callback)
 
     def finish(self) -> None:
         """Everything that was submitted has run, and nothing else ever will be. After `run` has returned."""
@@ -235,8 +242,13 @@ class Loop:
     def _timeout(self) -> float:
         if self._ready:
             return 0
-        first = min((due for queue in self._queues if (due := queue.first()) is not None), default=None)
-        return -1 if first is None else max(0.0, first - monotonic())
+        return -1 if self.look_at == NEVER else max(0.0, self.look_at - monotonic())
+
+    def _expire(self) -> None:
+        for queue in self._queues:
+            for callback in queue.expire(self.now):
+                self.call(callback)
+        self.look_at = min([queue.first() for queue in self._queues])
 
     def _wake(self) -> None:
         """With the lock: who comes late must not write to a descriptor that is someone else's by now."""
