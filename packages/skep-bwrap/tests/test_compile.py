@@ -309,6 +309,24 @@ def test_single_covers_are_left_to_the_shim_and_very_many_without_it_are_one_lin
         compile(one, ["x"], facts=FACTS, bwrap="/b", apart=False)
 
 
+def test_a_cover_where_nothing_stands_is_bwraps_which_makes_the_place() -> None:
+    hides = [hide(f"{folder}/d") for folder in ("/tmp/home", "/tmp/ws", HOME)]
+    hides += [hide(f"{folder}/f", "file") for folder in ("/tmp/home", "/tmp/ws", HOME)]
+
+    def divided(read: str) -> tuple[set[bytes], str]:
+        one = boundary(workspace="/tmp/ws", roots=[root("/tmp/ws")], hides=hides, read=read)
+        launch = compile(one, ["x"], facts=FACTS, bwrap="/b")
+        records = launch.config.split(b"\0")
+        return {record[6:] for record in records if record.startswith(b"cover=")}, " ".join(launch.args)
+
+    covers, words = divided("host")
+    assert covers == {f"{kind} {path}/{kind[0]}".encode() for kind in ("dir", "file") for path in ("/tmp/ws", HOME)}
+    for made in ("--ro-bind /dev/null /tmp/home/f", "--tmpfs /tmp/home/d", "--remount-ro /tmp/home/d"):
+        assert made in words
+    covers, words = divided("minimal")
+    assert covers == {b"dir /tmp/ws/d", b"file /tmp/ws/f"} and f"--tmpfs {HOME}/d" in words
+
+
 @given(st.deferred(lambda: boundaries()))
 def test_what_is_left_to_the_shim_lies_on_top_as_it_would_in_its_place(one: Boundary) -> None:
     ops = ops_of(one)
