@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from skep_bwrap import Sandbox
+from skep_bwrap import BackendUnavailable, Ended, Sandbox
 from skep_bwrap.watch import Disk, Tree, memory, read
 from skep_policy.boundary import Limits
 from skep_policy.errors import PolicyError
 
-from .box import Box, eventually
+from .box import Box, eventually, go, tagged
 from .elsewhere import WITHOUT_CGROUPS, Told, elsewhere
 
 pytestmark = pytest.mark.sandbox
@@ -105,6 +105,24 @@ def test_what_fills_a_file_system_in_memory_counts_as_memory(there: Path, system
 def test_what_is_in_a_file_system_in_memory_may_be_as_much_as_memory(there: Path, system: str, folder: str) -> None:
     script = FILLED.format(folder=folder, mebibytes=100, besides=50 * MIB, seconds=1)
     told = without_cgroups(there, system, script, memory=250 * MIB)
+    assert (told.code, told.limit, told.out) == (0, None, "held\n")
+
+
+NAMELESS = """
+import os, time
+files = [os.memfd_create("held") for _ in range(5)]
+for fd in files:
+    for _ in range({each}):
+        os.write(fd, bytes(1 << 20))
+time.sleep({seconds})
+print("held")
+"""
+
+
+def test_files_without_a_name_count_as_memory(there: Path, system: str) -> None:
+    told = without_cgroups(there, system, NAMELESS.format(each=50, seconds=100), memory=200 * MIB)
+    assert (told.code, told.limit, told.out) == (137, "memory", "")
+    told = without_cgroups(there, system, NAMELESS.format(each=20, seconds=1), memory=200 * MIB)
     assert (told.code, told.limit, told.out) == (0, None, "held\n")
 
 
@@ -232,6 +250,32 @@ def test_a_full_disk_refuses_no_launch(there: Path, system: str) -> None:
     script = "import time; time.sleep(1); print('ran'); open('more', 'wb').write(bytes(1 << 20))"
     told = elsewhere(there, system, mount, script)
     assert (told.code, told.limit, told.out) == (1, None, "ran\n") and "No space left" in told.err
+
+
+@pytest.mark.parametrize("guardian", ["forked", "a program of its own"])
+def test_a_guardian_looks_whatever_it_runs_as(box: Box, guardian: str) -> None:
+    """It is a program where its caller has threads, and the module of the looks is then found beside it."""
+    over, fine = f"disk {1 << 60} 0 {box.ws}", f"disk 0 0 {box.ws}"
+    ended: list[Ended] = []
+
+    def launches() -> None:
+        ended.append(go(box.launch(["sleep", "100"]), watched=[fine, over], wall=120.0))
+        ended.append(go(box.launch(["sleep", "1"]), watched=[fine], wall=120.0))
+
+    if guardian == "forked":
+        launches()
+    else:
+        thread = threading.Thread(target=launches)
+        thread.start()
+        thread.join()
+    assert [(each.exit_code, each.limit) for each in ended] == [(137, "disk-free"), (0, None)]
+
+
+def test_what_cannot_be_looked_after_does_not_go_on(box: Box) -> None:
+    tag = f"9700{os.getpid()}"
+    with pytest.raises(BackendUnavailable, match="guardian of the sandbox failed: ValueError"):
+        go(box.launch(["sleep", tag]), watched=["memory x"], wall=120.0)
+    assert not tagged(tag)
 
 
 def test_the_sum_of_memory_is_that_of_the_kernels_own_accounts() -> None:

@@ -11,8 +11,8 @@ LONGEST.
 A page may be in several processes. Resident sizes count it in each, which costs one read a process and is never too
 little; only when they come to more than the limit, each process is asked for its part of what it shares (PSS).
 
-Limits of this: what is used up and given back between two looks is not seen. Memory that no process has mapped and that
-is in no file system (memfd_create(2), System V segments) is not seen.
+Limits of this: what is used up and given back between two looks is not seen, nor are System V segments that no process
+has mapped.
 """
 
 from __future__ import annotations
@@ -97,6 +97,8 @@ class Tree:
 def memory(top: int, pids: Sequence[int], limit: int, *, swap: bool) -> int:
     """Bytes a sandbox holds: no less than that when it is at most `limit`, else as near as the kernel tells."""
     held = in_file_systems(top)
+    if kilobytes(read("/proc/meminfo"), b"Shmem") > limit // 4:  # of the whole host: else there is no need to look
+        held += in_nameless_files(pids)
     if not swap:
         used = held + sum(int(parts[1]) for pid in pids if (parts := read(f"/proc/{pid}/statm").split())) * PAGE
         if used <= limit:
@@ -129,6 +131,24 @@ def in_file_systems(top: int) -> int:
                 held[device] = (info.f_blocks - info.f_bfree) * info.f_frsize
         except OSError:
             continue
+    return sum(held.values())
+
+
+def in_nameless_files(pids: Sequence[int]) -> int:
+    """Bytes in files of memfd_create(2) that processes have open."""
+    held: dict[int, int] = {}
+    for pid in pids:
+        try:
+            opened = os.listdir(f"/proc/{pid}/fd")
+        except OSError:
+            continue
+        for fd in opened:
+            try:
+                if os.readlink(f"/proc/{pid}/fd/{fd}").startswith("/memfd:"):
+                    info = os.stat(f"/proc/{pid}/fd/{fd}")
+                    held[info.st_ino] = info.st_blocks * 512
+            except OSError:
+                continue
     return sum(held.values())
 
 
