@@ -72,6 +72,7 @@ class Profile:
             raise UnreadableProfile("a profile begins with (version 1)")
         self.rules = tuple(_rules(forms[1:], unknown))
         self._own: dict[str, list[_Rule]] = {}
+        self._flat: dict[str, list[_Rule]] = {}
         for rule in reversed(self.rules):
             for name in rule.operations:
                 self._own.setdefault(name, []).append(rule)
@@ -79,22 +80,29 @@ class Profile:
     def decide(self, query: Query, *, reading: Reading = Reading.LAYERED) -> Answer:
         """What the profile says. Raises UnreadableProfile for a filter this evaluator does not know."""
         if reading is Reading.FLAT:
-            covering = [rule for name in classes(query.operation) for rule in self._own.get(name, ())]
-            for rule in sorted(covering, key=lambda rule: -rule.index):
+            for rule in self._covering(query.operation):
                 if _applies(rule, query):
                     return Answer(rule.allow, rule.index)
             return Answer(False, -1)
         for name in classes(query.operation):
             own = self._own.get(name, ())  # the last first
-            matching = [rule for rule in own if rule.filters and _applies(rule, query)]
-            if reading is Reading.COMPOUND:
-                matching.sort(key=lambda rule: not _applies_by_all(rule, query))
-            if matching:
-                return Answer(matching[0].allow, matching[0].index)
+            matching = (rule for rule in own if rule.filters and _applies(rule, query))
+            found = next(matching, None)
+            if found is not None and reading is Reading.COMPOUND:
+                found = next((rule for rule in (found, *matching) if _applies_by_all(rule, query)), found)
+            if found is not None:
+                return Answer(found.allow, found.index)
             for rule in own:
                 if not rule.filters:
                     return Answer(rule.allow, rule.index)
         return Answer(False, -1)
+
+    def _covering(self, operation: str) -> list[_Rule]:
+        """The rules about it or a class that contains it, the last first."""
+        if operation not in self._flat:
+            found = [rule for name in classes(operation) for rule in self._own.get(name, ())]
+            self._flat[operation] = sorted(found, key=lambda rule: -rule.index)
+        return self._flat[operation]
 
     def allows(self, operation: str, path: str | None = None, **names: str) -> bool:
         """`decide` for the common case; the keywords are filters with underscores for dashes."""
@@ -164,16 +172,16 @@ def _applies_by_all(rule: _Rule, query: Query) -> bool:
 def _matches(form: list[object], query: Query) -> bool:
     path = query.path
     match form:
+        case [Symbol("literal"), str() as wanted]:
+            return path == wanted
+        case [Symbol("subpath"), str() as wanted]:
+            return path is not None and (path == wanted or path.startswith(wanted.rstrip("/") + "/"))
         case [Symbol("require-all"), *inner]:
             return all(_matches(_list(one), query) for one in inner)
         case [Symbol("require-any"), *inner]:
             return any(_matches(_list(one), query) for one in inner)
         case [Symbol("require-not"), inner]:
             return not _matches(_list(inner), query)
-        case [Symbol("literal"), str() as wanted]:
-            return path == wanted
-        case [Symbol("subpath"), str() as wanted]:
-            return path is not None and (path == wanted or path.startswith(wanted.rstrip("/") + "/"))
         case [Symbol("regex"), Raw() as wanted]:
             # The kernel's expressions have no `(?`; a profile that used one would be inert there.
             if "(?" in wanted:

@@ -5,6 +5,8 @@ A form is a list; a symbol is a `Symbol`; a string is a `str`; `#"..."` is a `Ra
 
 from __future__ import annotations
 
+import re
+
 
 class Symbol(str):
     """A word of the language."""
@@ -22,7 +24,9 @@ class UnreadableProfile(ValueError):
     """Text that the profile compiler would not take."""
 
 
-_ENDS = frozenset(" \t\r\n()\";'")
+_BLANK = re.compile(r"[ \t\r\n]+")
+_WORD = re.compile(r"[^ \t\r\n()\";']*")
+_PLAIN = re.compile(r'[^"\\]*')
 
 
 def read(text: str) -> list[object]:
@@ -31,10 +35,10 @@ def read(text: str) -> list[object]:
     quotes: list[int] = []
     at = 0
     while at < len(text):
-        character = text[at]
-        if character in " \t\r\n":
-            at += 1
+        if blank := _BLANK.match(text, at):
+            at = blank.end()
             continue
+        character = text[at]
         if character == ";":
             end = text.find("\n", at)
             at = len(text) if end < 0 else end
@@ -61,10 +65,9 @@ def read(text: str) -> list[object]:
                 raise UnreadableProfile("an expression without an end")
             value, at = Raw(text[at + 2 : end]), end + 1
         else:
-            end = at
-            while end < len(text) and text[end] not in _ENDS:
-                end += 1
-            value, at = Symbol(text[at:end]), end
+            word = _WORD.match(text, at)
+            assert word is not None
+            value, at = Symbol(word[0]), word.end()
         stack[-1].append(value)
         while quotes and quotes[-1] == len(stack) - 1:
             quotes.pop()
@@ -78,15 +81,16 @@ def read(text: str) -> list[object]:
 def _string(text: str, at: int) -> tuple[str, int]:
     """The string that begins at `at` (after its quote) and where reading goes on."""
     parts: list[str] = []
-    while at < len(text):
-        character = text[at]
-        if character == '"':
+    while plain := _PLAIN.match(text, at):
+        parts.append(plain[0])
+        at = plain.end()
+        if at >= len(text):
+            break
+        if text[at] == '"':
             return "".join(parts), at + 1
-        if character == "\\":
-            at += 1
-            if at >= len(text) or text[at] not in '"\\':
-                raise UnreadableProfile(f"an escape that is none at {at}")
-            character = text[at]
-        parts.append(character)
+        at += 1
+        if at >= len(text) or text[at] not in '"\\':
+            raise UnreadableProfile(f"an escape that is none at {at}")
+        parts.append(text[at])
         at += 1
     raise UnreadableProfile("a string without an end")
