@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
+import click
 import pytest
+from skep_cli.cli import cli
 
 from .stage import skep
 
@@ -103,3 +106,36 @@ def test_an_operand_or_a_name_that_is_none_is_a_usage_error_of_one_line(
     done = skep(state, *words)
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and says in done.stderr, done.stderr
     assert done.stderr.startswith("skep: ") and done.stdout == ""
+
+
+def commands(group: click.Group, path: tuple[str, ...] = ()) -> dict[str, click.Command]:
+    found: dict[str, click.Command] = {}
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        assert command is not None
+        found[" ".join((*path, name))] = command
+        if isinstance(command, click.Group):
+            found |= commands(command, (*path, name))
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(commands(cli)))
+def test_the_help_of_a_command_shows_examples_that_it_takes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("lib", "here"):
+        (tmp_path / folder).mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    command = commands(cli)[name]
+    told = (command.help or "").partition("Examples:\n")[2].strip()
+    assert told, f"`skep {name} --help` has no examples"
+    for line in told.splitlines():
+        words = shlex.split(line.partition(" > ")[0])
+        assert words[0] == "skep", line
+        at: click.Command = cli
+        rest = words[1:]
+        while isinstance(at, click.Group):
+            found = at.get_command(click.Context(at), rest[0])
+            assert found is not None, line
+            at, rest = found, rest[1:]
+        at.make_context(words[1], rest)  # which fails for a flag it does not take

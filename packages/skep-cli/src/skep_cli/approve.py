@@ -36,6 +36,11 @@ def command(run: str, force: bool) -> None:
 
     The branch starts at the commit the run started from; uncommitted work of then is a commit of its own. The branch
     that is checked out, the working tree and the index are not touched, and no hook runs.
+
+    \b
+    Examples:
+        skep approve last
+        skep approve 1m8 --force
     """
     facts = gather()
     folder = Runs(Path(facts.state_dir)).find(run)
@@ -46,7 +51,12 @@ def command(run: str, force: bool) -> None:
 @click.command("deny", short_help="Turn a run down.")
 @click.argument("run", shell_complete=completion.runs)
 def deny(run: str) -> None:
-    """Record that a run's patch is not wanted. RUN is an id, the beginning of one, or `last`."""
+    """Record that a run's patch is not wanted. RUN is an id, the beginning of one, or `last`.
+
+    \b
+    Examples:
+        skep deny last
+    """
     facts = gather()
     folder = Runs(Path(facts.state_dir)).find(run)
     with guarded(folder.path), _Held(folder):

@@ -15,7 +15,13 @@ from .screen.render import Page, count
 
 @click.group("audit", short_help="Check the record of runs.")
 def command() -> None:
-    """Check the record of runs."""
+    """Check the record of runs.
+
+    \b
+    Examples:
+        skep audit verify
+        skep audit verify last
+    """
 
 
 @command.command("verify", short_help="Check the record of a run, or of all.")
@@ -24,6 +30,11 @@ def verify(run: str | None) -> None:
     """Follow the hash chain of a run's log, and compare the other files with it. Without RUN, of every run.
 
     The first thing that is wrong is named. Exit status: 0 when everything holds, 1 when something does not.
+
+    \b
+    Examples:
+        skep audit verify
+        skep audit verify last
     """
     runs = Runs(Path(gather().state_dir))
     folders = [runs.find(run)] if run is not None else list(reversed(runs.all()))

@@ -44,6 +44,12 @@ def command(as_json: bool, sockets: bool, **_: Any) -> None:
     """Try every layer of the boundary, the same way a run applies it, and print one line each.
 
     Exits 0 when the sandbox is usable, 1 when it is not. Each failure comes with the command that fixes it.
+
+    \b
+    Examples:
+        skep doctor
+        skep doctor --json
+        skep doctor --sockets
     """
     if sockets:
         show_sockets(as_json, here())

@@ -37,7 +37,14 @@ from .screen.render import one_line
 
 @click.group(short_help="Show, check and explain the policy.")
 def command() -> None:
-    """What a worker started in this folder may do. Every subcommand takes the flags of `skep exec`."""
+    """What a worker started in this folder may do. Every subcommand takes the flags of `skep exec`.
+
+    \b
+    Examples:
+        skep policy show
+        skep policy check
+        skep policy explain api.example.com
+    """
 
 
 def in_force(values: dict[str, Any]) -> tuple[Effective, Flags, Facts]:
@@ -124,7 +131,14 @@ def enforcement() -> dict[str, dict[str, Key]]:
 @click.argument("file", required=False, type=click.Path())
 @policy_flags(report=False)
 def check(file: str | None, **values: Any) -> None:
-    """Check FILE, or everything that applies to the current folder, to the last value. Exits 0 when it can be used."""
+    """Check FILE, or everything that applies to the current folder, to the last value. Exits 0 when it can be used.
+
+    \b
+    Examples:
+        skep policy check
+        skep policy check skep.toml
+        skep policy check --policy ci.toml --toolchain python
+    """
     if file is not None:
         try:
             policies.known(merge([Layer(file, load_policy(file))]), gather())
@@ -156,6 +170,12 @@ def explain(target: str, json: bool, **values: Any) -> None:
 
     What begins with `/`, `~` or a dot or holds a `/` is a path, and so is a name that stands in the current folder;
     anything else is a host. The answer says which it was taken for: `./NAME` is always a path, `NAME:443` a host.
+
+    \b
+    Examples:
+        skep policy explain github.com:22
+        skep policy explain ~/.ssh/id_ed25519
+        skep policy explain api.example.com --allow '*.example.com'
     """
     policy, flags, facts = in_force(values)
     explanation: Explanation
@@ -204,7 +224,12 @@ def kind_of(target: str, folder: str) -> Literal["host", "path"]:
 
 @command.command()
 def schema() -> None:
-    """Print the JSON Schema of a policy file."""
+    """Print the JSON Schema of a policy file.
+
+    \b
+    Examples:
+        skep policy schema > skep.schema.json
+    """
     from skep_policy.schema import json_schema
 
     as_json(json_schema())

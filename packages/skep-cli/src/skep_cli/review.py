@@ -53,6 +53,12 @@ def command(run: str, as_json: bool, full: bool) -> None:
     """Show a run: patch, verification, what the worker said, egress, findings, and what of the patch runs by itself.
 
     RUN is an id, the beginning of one, or `last`.
+
+    \b
+    Examples:
+        skep review last
+        skep review last --full
+        skep review 1m8 --json
     """
     facts = gather()
     folder = Runs(Path(facts.state_dir)).find(run)

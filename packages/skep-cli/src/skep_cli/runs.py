@@ -21,7 +21,14 @@ MAX_SHOWN = 50
 @click.option("--json", "as_json", is_flag=True, help="All of them, as JSON.")
 @click.option("--all", "everything", is_flag=True, help=f"Not only the newest {MAX_SHOWN}.")
 def command(as_json: bool, everything: bool) -> None:
-    """List the runs, newest first."""
+    """List the runs, newest first.
+
+    \b
+    Examples:
+        skep runs
+        skep runs --all
+        skep runs --json
+    """
     facts = gather()
     runs = Runs(Path(facts.state_dir))
     found = runs.all()

@@ -23,9 +23,14 @@ def command(name: str | None, as_json: bool) -> None:
     """List the presets of workers: whether the program is here, and what it is granted when it is used.
 
     \b
-    Use one:      skep run REPO TASK --worker NAME
-    In place:     skep exec --preset NAME -- CMD...
     Your own:     NAME.toml in the folder `workers` beside your configuration file, in the form of the built-in ones.
+
+    \b
+    Examples:
+        skep workers
+        skep workers codex
+        skep run . "fix the failing test" --worker codex
+        skep exec --preset claude -- claude
     """
     facts = gather()
     try:

@@ -55,6 +55,11 @@ def command(keep: bool, mode: str) -> None:
 
     Everything happens in a throwaway folder; your files, your home and your network are not touched. It succeeds only
     if every attempt was stopped.
+
+    \b
+    Examples:
+        skep demo
+        skep demo --keep
     """
     facts = gather()
     program = find_git(facts.environ)
