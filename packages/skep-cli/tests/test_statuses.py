@@ -139,3 +139,15 @@ def test_the_help_of_a_command_shows_examples_that_it_takes(
             assert found is not None, line
             at, rest = found, rest[1:]
         at.make_context(words[1], rest)  # which fails for a flag it does not take
+
+
+@pytest.mark.parametrize("command", ["exec", "run"])
+def test_a_report_that_cannot_be_written_names_its_flag_and_what_to_do(state: Path, command: str) -> None:
+    (state / "home/project").mkdir(parents=True)
+    words = ("exec", "{}", "--", "true") if command == "exec" else ("run", "project", "t", "--worker", "true", "{}")
+    flag = "--report=none/report.json"
+    done = skep(state, *(word.replace("{}", flag) for word in words))
+    assert done.returncode == 125
+    assert (
+        done.stderr == "skep: --report none/report.json: No such file or directory: name a file that can be written\n"
+    )

@@ -103,7 +103,10 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
         if flags.report is not None:
             from .reportfile import ReportFile
 
-            report = ReportFile(os.path.join(facts.cwd, flags.report), boundary)
+            try:
+                report = ReportFile(os.path.join(facts.cwd, flags.report), boundary)
+            except OSError as error:
+                return complain(f"--report {flags.report}: {error.strerror or error}: name a file that can be written")
         outcome = launch(
             boundary,
             command,
