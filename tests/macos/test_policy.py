@@ -29,7 +29,7 @@ def test_show_says_per_key_what_each_backend_makes_of_it(machine: Machine) -> No
     assert set(shown) == FIELDS
     assert all(set(by) == {"bwrap", "seatbelt"} and by["bwrap"]["how"] for by in shown.values())
     assert shown["limits.memory"]["seatbelt"]["status"] == "refused"
-    text = machine.skep("policy", "show").stdout
+    text = machine.skep("policy", "show", "--all").stdout
     assert "enforcement (here: seatbelt):" in text
     assert f"limits.memory\n    bwrap: differs: {bwrap.KEYS['limits.memory'].how}\n    seatbelt: refused: " in text
 
@@ -41,11 +41,11 @@ REFUSED = {"limits.memory": ("--memory", "1GiB")}
 @pytest.mark.parametrize("key", [key for key, made in seatbelt.KEYS.items() if made.status == "refused"])
 def test_a_refused_key_is_refused_by_name_by_check_exec_and_run(machine: Machine, key: str) -> None:
     flags = REFUSED[key]
-    for words, status in (
-        (("policy", "check", *flags), 2),
-        (("exec", *flags, "--", "true"), 125),
-        (("run", ".", "x", "--worker", "true", *flags), 125),
+    for words in (
+        ("policy", "check", *flags),
+        ("exec", *flags, "--", "true"),
+        ("run", ".", "x", "--worker", "true", *flags),
     ):
         done = machine.skep(*words)
-        assert done.returncode == status and key in done.stderr, done
+        assert done.returncode == 125 and key in done.stderr, done
     assert machine.skep("policy", "check").returncode == 0
