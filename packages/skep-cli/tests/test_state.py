@@ -188,3 +188,31 @@ for _ in range(150):
 """
     started = [subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) for _ in range(6)]
     assert [process.communicate()[1] for process in started] == [""] * 6
+
+
+def test_an_empty_folder_with_an_id_is_no_run_and_goes_with_a_later_one(runs: Runs) -> None:
+    """As a skep left it that was killed between making a folder and locking it."""
+    made(runs, "1m8n00001", "1m8n00002", "1m8n00003")
+    (runs.folder / "1m8n00002/run.json").touch()
+    for name in ("1m8n00001", "1m8n00002"):
+        os.utime(runs.folder / name, (0, 0))
+    fresh = runs.create()
+    assert set(os.listdir(runs.folder)) == {"1m8n00002", "1m8n00003", fresh.id}, (
+        "the last may have its lock in a moment"
+    )
+    fresh.lock.release()
+
+
+def test_a_run_that_is_discarded_is_none_from_the_first_moment_and_the_rest_goes_with_a_later_one(runs: Runs) -> None:
+    run = runs.create()
+    (run.path / "git").mkdir()
+    run.lock.release()
+    runs.discard(run)
+    runs.discard(run)
+    assert os.listdir(runs.folder) == []
+    left = runs.folder / f".{run.id}-1"
+    (left / "git/deep").mkdir(parents=True)
+    os.utime(left, (0, 0))
+    fresh = runs.create()
+    assert os.listdir(runs.folder) == [fresh.id]
+    fresh.lock.release()

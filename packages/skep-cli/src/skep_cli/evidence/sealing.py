@@ -54,7 +54,7 @@ def clear_dead(runs: Runs) -> None:
         begun = checked.last("starting") or checked.last("setting-up")
         if _unbegun(folder) or (holds and begun is None):
             try:
-                remove(folder.path)
+                runs.discard(folder)
             except OSError:
                 pass
             continue

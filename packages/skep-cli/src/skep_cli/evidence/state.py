@@ -22,6 +22,7 @@ from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 
 from skep_cli.errors import CannotRun, SkepError, StateError, UsageError
+from skep_cli.workspace.removal import remove
 
 from .lock import Lock
 
@@ -137,15 +138,26 @@ class Runs:
                 folder.lock.take_over(lock)
                 return folder
 
+    def discard(self, run: RunFolder) -> None:
+        """Nothing is left of the run. One that is killed meanwhile leaves what nobody takes for a run, and a later one
+        clears.
+        """
+        hidden = self.folder / f".{run.id}-{os.getpid()}"
+        try:
+            os.rename(run.path, hidden)
+        except FileNotFoundError:
+            return
+        remove(hidden)
+
     def _clear_unlocked(self, now: int) -> None:
         """What is left of a skep that was killed at just that moment is gone. `now` is in milliseconds."""
         for name in os.listdir(self.folder):
-            if name.startswith("."):
-                path = self.folder / name
+            path = self.folder / name
+            hidden = name.startswith(".")
+            if hidden or _ID.fullmatch(name):
                 try:
                     if now - path.stat().st_mtime_ns // 1_000_000 > MAX_UNLOCKED:
-                        (path / "lock").unlink(missing_ok=True)
-                        path.rmdir()
+                        remove(path) if hidden else path.rmdir()  # of those with an id, an empty one
                 except OSError:
                     continue  # somebody else does the same
 

@@ -87,7 +87,7 @@ class Pipeline:
         except BaseException as error:
             if log is not None:
                 log.close()
-            remove(folder.path)
+            self._runs.discard(folder)
             if isinstance(error, SkepError) and error.exit_code == SkepError.exit_code:
                 raise CannotRun(error.message) from error
             raise
@@ -101,7 +101,7 @@ class Pipeline:
             why = error.message
             if not self._started:
                 log.close()
-                remove(folder.path)
+                self._runs.discard(folder)
                 if self._interrupts.last is not None:
                     raise Ending(self._interrupts.last) from None
                 raise
@@ -109,7 +109,7 @@ class Pipeline:
                 why = INTERRUPTED
         if outcome and not self._started and outcome.exec_error is None and not outcome.limit:
             log.close()  # a signal ended it while the boundary was being set up
-            remove(folder.path)
+            self._runs.discard(folder)
             raise Ending(max(1, outcome.exit_code - 128))
         self._after(folder, log, run, outcome, why)
         return run
