@@ -60,7 +60,7 @@ class Plain:
     def policy(self) -> bytes:
         return b"{}\n"
 
-    def overlay_bwrap(self, folder: str) -> str:
+    def overlay_bwrap(self, folder: str, lower: str | None = None) -> str:
         raise NoOverlay("no boundary")
 
     def setup(self, folder: RunFolder, place: Place, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:

@@ -78,6 +78,13 @@ LEFT_BEHIND = ("__pycache__/",)
     shell_complete=completion.toolchains,
     help="A toolchain for --setup, whose registry the worker does not get.",
 )
+@click.option(
+    "--caches",
+    type=click.Choice(["cold", "warm"]),
+    default="cold",
+    show_default=True,
+    help="`warm`: the toolchains' caches of the host, what is written to them kept apart and gone with the run.",
+)
 @click.option("--results", metavar="DIR", type=click.Path(), help="The folder for the worker's results.")
 @click.option("--keep", is_flag=True, help="Keep the workspace afterwards.")
 @click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, on the last line of stdout.")
@@ -168,6 +175,7 @@ def prepared(
     setup_toolchain: tuple[str, ...],
     results: str | None,
     keep: bool,
+    caches: str,
 ) -> tuple[Order, PolicyBounds, Runs]:
     """What to do and how, nothing done yet. Raises UsageError, CannotRun."""
     if not task.strip():
@@ -225,6 +233,7 @@ def prepared(
             version=version("skep-cli"),
             workspace=workspace,
             state=agentstate.owned(preset.head.state, facts) if preset else (),
+            caches=warm_caches(effective, setup_toolchain, facts) if caches == "warm" else None,
             ignore=(*LEFT_BEHIND, *(preset.head.ignore if preset else ())),
         )
         bounds = PolicyBounds(order, effective, facts, strict=flags.strict, host=here(), setup=for_setup)
@@ -240,6 +249,14 @@ def prepared(
     if mode == "workspace":
         status.warn("execution mode workspace: nothing is enforced, the worker can do whatever you can")
     return order, bounds, runs
+
+
+def warm_caches(effective: Effective, more: tuple[str, ...], facts: Facts) -> dict[str, str]:
+    """The host's caches of the toolchains of the worker and the setup, by where those have their own."""
+    from .toolchains import caches
+
+    names = [*effective.items("worker.toolchains"), *effective.items("setup.toolchains"), *more]
+    return caches(list(dict.fromkeys(names)), facts)
 
 
 def unverified(order: Order, facts: Facts) -> list[str]:

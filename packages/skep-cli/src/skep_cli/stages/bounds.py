@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from skep_policy.boundary import Boundary
+from skep_policy.boundary import Access, Boundary, below
 from skep_policy.errors import PolicyError
 from skep_policy.facts import Facts
 from skep_policy.layers import Effective
@@ -68,6 +68,7 @@ class PolicyBounds:
         first = self.boundary(Place(order.root), ())
         if order.setup:
             self.boundary(Place(order.root), (), self._setup)
+        self._first = first
         self.notes: tuple[str, ...] = first.notes
         """What a person should know of the boundary, a line each."""
         if order.mode == "sandbox":
@@ -106,7 +107,7 @@ class PolicyBounds:
         kept = {"policy": made.policy, "entries": made.entries, "withheld": made.withheld}
         return dump({**kept, "setup": self._setup.entries} if self._order.setup else kept)
 
-    def overlay_bwrap(self, folder: str) -> str:
+    def overlay_bwrap(self, folder: str, lower: str | None = None) -> str:
         if self._order.mode == "workspace":
             raise NoOverlay("--execution-mode workspace has no mounts of its own")
         if self._host.backend != "bwrap":
@@ -116,15 +117,24 @@ class PolicyBounds:
 
         from skep_cli.session import BackendUnavailable
 
-        root = self._order.root
+        root = lower or self._order.root
+        if lower and self._kept_from(lower):
+            raise NoOverlay("not all of it may be read")
         with open("/proc/self/mountinfo", errors="surrogateescape", newline="\n") as table:
             inside = [mount.point for mount in parse(table.read()) if mount.point.startswith(root.rstrip("/") + "/")]
         if inside:
             raise NoOverlay(f"another file system is mounted at {min(inside)}")
         try:
-            return overlay_bwrap(root, folder, environ=self._facts.environ, untrusted=[root])
+            return overlay_bwrap(root, folder, environ=self._facts.environ, untrusted=[self._order.root])
         except (BackendUnavailable, OSError) as error:
             raise NoOverlay(str(error)) from None
+
+    def _kept_from(self, path: str) -> bool:
+        """Whether the worker may not read all below a path, or the setup."""
+        for made in (self._first, self.boundary(Place(self._order.root), (), self._setup)):
+            if made.access_to(path) == Access.HIDDEN or any(below(rule.path, path) for rule in made.hides):
+                return True
+        return False
 
     def setup(self, folder: RunFolder, place: Place, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:
         return self._run(folder, place, self.boundary(place, (), self._setup), argv, output, hooks)

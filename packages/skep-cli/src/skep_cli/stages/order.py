@@ -56,6 +56,8 @@ class Order(msgspec.Struct, frozen=True):
     workspace: Kind = "auto"
     state: tuple[Own, ...] = ()
     """What the worker finds of its own."""
+    caches: dict[str, str] | None = None
+    """Folders of the host to be seen elsewhere, by where; what is written there is kept apart. None: nobody asked."""
     ignore: tuple[str, ...] = ()
     """Patterns of files that are the worker's own and no part of a patch."""
 
@@ -103,8 +105,10 @@ class Bounds(Protocol):
         """The effective policy with its sources, as kept in `policy.json`."""
         ...
 
-    def overlay_bwrap(self, folder: str) -> str:
-        """The bwrap that can lay layers of `folder` over the tree. Raises NoOverlay with the reason when none can."""
+    def overlay_bwrap(self, folder: str, lower: str | None = None) -> str:
+        """The bwrap that can lay layers of `folder` over the tree, or over `lower`. Raises NoOverlay with the reason
+        when none can.
+        """
         ...
 
     def setup(self, folder: RunFolder, place: Place, argv: Sequence[str], output: int, hooks: Hooks) -> Outcome:

@@ -62,6 +62,7 @@ class Pipeline:
         self._started = False
         self._stopped = False
         self._laid = agentstate.Laid()
+        self._caches: bool | str = "only an overlay can keep apart what is written to them"
 
     def go(self) -> tuple[Run, RunFolder]:
         """The sealed record of the run. Raises CannotRun, Ending when the worker never ran; nothing is left of the run
@@ -162,7 +163,8 @@ class Pipeline:
         if order.workspace != "copy":
             try:
                 bwrap = overlayspace.find_bwrap(order, self._bounds, folder, self._runs.root)
-                return overlayspace.OverlaySpace(order, folder, self._copier, self._store, bwrap), True
+                caches, self._caches = overlayspace.warm(order, self._bounds, folder)
+                return overlayspace.OverlaySpace(order, folder, self._copier, self._store, bwrap, caches), True
             except NoOverlay as error:
                 why = error.message
                 if order.workspace == "overlay":
@@ -281,6 +283,8 @@ class Pipeline:
             take_over(run, outcome, self._order.argv[0])
             run.findings += [Finding("login", path, agentstate.RENEWED) for path in agentstate.renewed(self._laid)]
             run.layers = {**run.layers, "overlay": self._layer}
+            if self._order.caches is not None:
+                run.layers["caches"] = self._caches
             if self._failure:
                 raise self._failure
             ended = {key: msgspec.to_builtins(getattr(run, key)) for key in ENDED}

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .layers import layers_for
+from .layers import caches, layers_for
 
-__all__ = ["layers_for"]
+__all__ = ["caches", "layers_for"]

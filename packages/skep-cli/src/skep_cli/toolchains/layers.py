@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module
-from os.path import join, normpath
+from os.path import isdir, join, normpath, realpath
 from typing import Final
 
 import msgspec
@@ -26,6 +26,14 @@ READERS: Final = {"go": "golang", "jvm": "maven", "node": "npm", "python": "pypi
 """The module that reads each toolchain, imported only when there is something to ask."""
 
 
+class Cache(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a tool of the host has a cache: `path`, or `inside` of the folder that `variable` names."""
+
+    variable: str
+    path: str
+    inside: str = ""
+
+
 class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The `[preset]` table of a toolchain: the programs of which one must be installed, and for each tool its settings
     with the variables that hand them on.
@@ -33,6 +41,8 @@ class Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     tools: tuple[str, ...]
     settings: dict[str, dict[str, str]] = {}
+    caches: dict[str, Cache] = {}
+    """By where they are below the scratch."""
 
 
 def layers_for(
@@ -100,6 +110,22 @@ def _layer(name: str, host: Host, others: Effective | None) -> Layer:
         env=Env(pass_=policy.env.pass_, set=variables),
     )
     return Layer(source, policy)
+
+
+def caches(names: Sequence[str], facts: Facts) -> dict[str, str]:
+    """The caches of the host's tools that there are, real folders by where the worker has its own."""
+    found: dict[str, str] = {}
+    for name in names:
+        for place, cache in _preset(name)[0].caches.items():
+            given = facts.environ.get(cache.variable, "")
+            path = (
+                join(given, cache.inside)
+                if given.startswith("/")
+                else _absolute(cache.path.replace("~/.cache", facts.xdg("CACHE"), 1), facts.cwd, facts)
+            )
+            if isdir(path):
+                found[f"{SCRATCH}/{place}"] = realpath(path)
+    return found
 
 
 def _ask(name: str, host: Host, settings: Mapping[str, Mapping[str, str]]) -> list[Found]:

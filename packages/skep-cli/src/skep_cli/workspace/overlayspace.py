@@ -54,6 +54,26 @@ def find_bwrap(order: Order, bounds: Bounds, folder: RunFolder, state: Path) -> 
         remove(folder.workspace)
 
 
+def warm(order: Order, bounds: Bounds, folder: RunFolder) -> tuple[dict[str, str], bool | str]:
+    """The caches that can be laid over, and whether that is all of them, or why not."""
+    found: dict[str, str] = {}
+    cold: list[str] = []
+    for seen, lower in (order.caches or {}).items():
+        folder.workspace.mkdir(mode=0o700)
+        try:
+            if below(lower, order.root) or below(order.root, lower) or below(str(folder.path), lower):
+                raise NoOverlay("the tree and the records of runs lie apart from a cache")
+            bounds.overlay_bwrap(str(folder.workspace), lower)
+            found[seen] = lower
+        except NoOverlay as error:
+            cold.append(f"{lower}: {error.message}")
+        finally:
+            remove(folder.workspace)
+    if not order.caches:
+        cold.append("the toolchains have none on this machine")
+    return found, "; ".join(cold) or True
+
+
 def _git_outside(order: Order) -> str | None:
     """What a linked worktree or a submodule has outside of its tree."""
     repo = order.repository
@@ -66,8 +86,12 @@ class OverlaySpace:
     kind = "overlay"
     before = None
 
-    def __init__(self, order: Order, folder: RunFolder, copier: Copier, store: Store, bwrap: str) -> None:
+    def __init__(
+        self, order: Order, folder: RunFolder, copier: Copier, store: Store, bwrap: str, caches: Mapping[str, str]
+    ) -> None:
+        """`caches` are folders of the host by where the worker has them."""
         self._order = order
+        self._caches = caches
         self._folder = folder
         self._copier = copier
         self._store = store
@@ -117,16 +141,17 @@ class OverlaySpace:
             self._problem = error
 
     def _layers(self, folder: Path) -> Place:
-        tops = {self._order.root: "tree"}
+        tops = [(self._order.root, self._order.root, "tree")]
         if outside := _git_outside(self._order):
-            tops[outside] = "git"
+            tops.append((outside, outside, "git"))
+        tops += [(seen, path, f"cache-{number}") for number, (seen, path) in enumerate(self._caches.items())]
         overlays: dict[str, Overlay] = {}
-        for path, name in tops.items():
+        for seen, path, name in tops:
             upper, work = folder / name / "upper", folder / name / "work"
             upper.mkdir(parents=True)
             work.mkdir()
             upper.chmod(stat.S_IMODE(os.stat(path).st_mode) & 0o777 | 0o700)
-            overlays[path] = Overlay(path, str(upper), str(work))
+            overlays[seen] = Overlay(path, str(upper), str(work))
         folder.chmod(0o700)
         return Place(str(folder), overlays, self._bwrap)
 
