@@ -231,6 +231,7 @@ def launch(
     session = Session(boundary, on_event, asked)
     proxied = boundary.rules.mode == "filtered" or (always_proxy and boundary.rules.mode == "none")
     if host.backend == "seatbelt":
+        gc.enable()
         from .macos import launch_there
 
         return launch_there(
