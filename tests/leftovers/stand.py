@@ -88,7 +88,7 @@ class Stand:
         self.children = set(children(os.getpid()))
         self.mounts = Path("/proc/self/mountinfo").read_text()
         self.stopped: list[int] = []
-        self.stage = ""
+        self.stage, self.key = "", -1
         self.output = base / "said"
         self.skep: subprocess.Popen[bytes] | None = None
 
@@ -208,12 +208,9 @@ class Stand:
         """Who waits at a gate goes on, and nobody will wait at one again."""
         for name in ("stage", "git"):
             (self.gates / name).unlink(missing_ok=True)
-        try:
-            fifo = os.open(self.gates / "fifo", os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:
-            return  # nobody does
-        os.write(fifo, b"xx\n")
-        os.close(fifo)
+        if self.key < 0:
+            self.key = os.open(self.gates / "fifo", os.O_RDWR | os.O_CLOEXEC)
+            os.write(self.key, b"xx\n" * 100)  # and stays there, for who has looked already and comes in a moment
 
     # The end
 
@@ -286,6 +283,8 @@ class Stand:
         return [*sorted(set(os.listdir(self.tree)) - names), *sockets, *os.listdir(self.temporary)]
 
     def close(self) -> None:
+        if self.key >= 0:
+            os.close(self.key)
         if self.skep is not None:
             for pid in (*tree_of(self.skep.pid), *(pid for top in self.orphans() for pid in tree_of(top))):
                 send(pid, signal.SIGKILL)
