@@ -74,7 +74,7 @@ class Request(Value):
     method: bytes
     target: bytes
     minor: int
-    headers: list[Header]
+    headers: tuple[Header, ...]
     body: Body
     options: frozenset[bytes]
 
@@ -94,7 +94,7 @@ class Response(Value):
     status: int
     minor: int
     phrase: bytes
-    headers: list[Header]
+    headers: tuple[Header, ...]
     options: frozenset[bytes]
 
     @property
@@ -150,21 +150,21 @@ def parse_response(head: bytes) -> Response:
     return Response(int(match[2]), int(match[1]), match[3] or b"", headers, connection_options(headers))
 
 
-def parse_fields(block: bytes) -> list[Header]:
+def parse_fields(block: bytes) -> tuple[Header, ...]:
     """Field lines, each ended by CR LF. Raises BadMessage."""
-    headers: list[Header] = []
     if not block:
-        return headers
+        return ()
+    headers: list[Header] = []
     for line in block[:-2].split(b"\r\n"):
         match = _FIELD.fullmatch(line)
         if match is None:
             raise BadMessage(f"not a header field: {line[:80]!r}")
         name, value = match.groups()
         headers.append((name.lower(), name, value.strip(b" \t")))
-    return headers
+    return tuple(headers)
 
 
-def connection_options(headers: list[Header]) -> frozenset[bytes]:
+def connection_options(headers: tuple[Header, ...]) -> frozenset[bytes]:
     """The lower-case tokens of Connection and Proxy-Connection."""
     return frozenset(
         token.strip().lower()
@@ -174,13 +174,15 @@ def connection_options(headers: list[Header]) -> frozenset[bytes]:
     )
 
 
-def end_to_end(headers: list[Header], options: frozenset[bytes], *, drop: frozenset[bytes] = frozenset()) -> bytes:
+def end_to_end(
+    headers: tuple[Header, ...], options: frozenset[bytes], *, drop: frozenset[bytes] = frozenset()
+) -> bytes:
     """The field lines that are passed on: no hop-by-hop ones, none that Connection lists, none of `drop`."""
     gone = HOP_BY_HOP | drop | (options - KEPT_IN_SPITE_OF_CONNECTION)
     return b"".join([b"%b: %b\r\n" % (name, value) for lower, name, value in headers if lower not in gone])
 
 
-def _request_body(headers: list[Header], minor: bool) -> Body:
+def _request_body(headers: tuple[Header, ...], minor: bool) -> Body:
     lengths = [value for lower, _, value in headers if lower == b"content-length"]
     codings = [value for lower, _, value in headers if lower == b"transfer-encoding"]
     if codings:
