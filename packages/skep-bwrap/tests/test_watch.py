@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from skep_bwrap import BackendUnavailable, Ended, Sandbox
-from skep_bwrap.watch import Disk, Tree, memory, read
+from skep_bwrap.watch import Disk, Tree, Watch, memory, read
 from skep_policy.boundary import Limits
 from skep_policy.errors import PolicyError
 
@@ -276,6 +276,11 @@ def test_what_cannot_be_looked_after_does_not_go_on(box: Box) -> None:
     with pytest.raises(BackendUnavailable, match="guardian of the sandbox failed: ValueError"):
         go(box.launch(["sleep", tag]), watched=["memory x"], wall=120.0)
     assert not tagged(tag)
+    told = threading.Event()
+    watch = Watch(["memory 1"], lambda: 1 // 0, told.set)
+    assert told.wait(60)
+    with pytest.raises(ZeroDivisionError):
+        watch.ended()
 
 
 def test_the_sum_of_memory_is_that_of_the_kernels_own_accounts() -> None:

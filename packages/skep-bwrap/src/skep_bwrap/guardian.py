@@ -302,8 +302,8 @@ class Guardian:
             if time.monotonic() >= look:
                 look = never
                 self.lookout = self.beside().Watch(watched, lambda: first_child(self.bwrap), tell)
-            if self.lookout is not None and self.lookout.over is not None:
-                return self.lookout.over
+            if self.lookout is not None and (over := self.lookout.ended()) is not None:
+                return over
 
     def reap(self) -> bool:
         """Whether bwrap has ended; its status is kept. A stop is told."""

@@ -195,6 +195,7 @@ class Watch:
 
         self.over: str | None = None
         self.met: str | None = None
+        self._error: BaseException | None = None
         self._first = first
         self._tell = tell
         asked = [record.partition(" ")[::2] for record in records]
@@ -205,6 +206,12 @@ class Watch:
             if wanted:
                 _thread.start_new_thread(self._keep_looking, (look,))
 
+    def ended(self) -> str | None:
+        """The limit that is over. Raises what has kept a look from being made."""
+        if self._error is not None:
+            raise self._error
+        return self.over
+
     def _keep_looking(self, look: Callable[[], float]) -> None:
         try:
             while self.over is None:
@@ -212,7 +219,8 @@ class Watch:
                 pause = min(max(look(), CLOSEST), FARTHEST)
                 time.sleep(min(max(pause, (time.thread_time() - begun) / SHARE), LONGEST))
         except BaseException as error:  # what is not looked after any longer must not go on
-            self._end(f"watch ({type(error).__name__}: {error})")
+            self._error = error
+            self._end("")
 
     def _end(self, limit: str) -> float:
         self.over = limit
