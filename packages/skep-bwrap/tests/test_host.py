@@ -309,13 +309,13 @@ def test_a_bwrap_that_a_group_can_replace_is_refused_when_somebody_is_in_the_gro
 
 
 def test_who_is_in_a_group_is_known_of_this_machines_own_groups_only(tmp_path: Path) -> None:
-    group = grp.getgrall()[-1]
+    me = pwd.getpwuid(os.geteuid())
+    group = next(one for one in grp.getgrall()[::-1] if one.gr_gid != me.pw_gid)
     file = tmp_path / "group"
     file.write_text(f"{group.gr_name}:x:{group.gr_gid}:\n")
     listed = others_in(group.gr_gid, [str(tmp_path / "none"), str(file)])
     assert listed == others_in(group.gr_gid)
     file.write_text("other:x:424242:\n")  # as where a directory has the group
-    me = pwd.getpwuid(os.geteuid())
     for gid, own in ((group.gr_gid, False), (me.pw_gid, grp.getgrgid(me.pw_gid).gr_name == me.pw_name)):
         said = others_in(gid, [str(file)])
         assert said == "" if own else "whoever a directory of users has" in said
