@@ -194,13 +194,17 @@ def test_nothing_is_left_whoever_is_killed_while_it_runs(
 ) -> None:
     tag = f"93{threads:d}0{os.getpid()}"
     process = caller(either, tag, threads=threads)
-    assert eventually(lambda: len([pid for pid in tagged(tag) if is_sleep(pid)]) == 2)
-    sleeper = next(pid for pid in tagged(tag) if is_sleep(pid))
-    chain = parents(sleeper)  # sleep, perhaps sh, pid 1, bwrap, guardian, caller
-    chain = chain[-5:]
-    index = {"caller": -1, "guardian": -2, "bwrap": -3, "pid 1": -4, "worker": -5}[victim]
-    os.kill(chain[index], number)
-    process.wait(60)
+    try:
+        assert eventually(lambda: len([pid for pid in tagged(tag) if is_sleep(pid)]) == 2)
+        sleeper = next(pid for pid in tagged(tag) if is_sleep(pid))
+        chain = parents(sleeper)  # sleep, perhaps sh, pid 1, bwrap, guardian, caller
+        chain = chain[-5:]
+        index = {"caller": -1, "guardian": -2, "bwrap": -3, "pid 1": -4, "worker": -5}[victim]
+        os.kill(chain[index], number)
+        process.wait(60)
+    finally:
+        process.kill()  # one that fails must not be what the next ones find
+        process.wait()
     assert eventually(lambda: not tagged(tag)), tagged(tag)
     assert eventually(lambda: not any(alive(pid) for pid in chain))
 
