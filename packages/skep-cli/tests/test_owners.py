@@ -74,6 +74,26 @@ def test_root_does_not_follow_the_owner_where_they_may_not_go(state: Path, their
     assert list(outside.iterdir()) == []
 
 
+@as_root
+@pytest.mark.parametrize("what", ["objects", "."])
+def test_folders_of_roots_in_a_repository_of_somebody_elses_lend_no_powers(
+    state: Path, theirs: Path, tmp_path: Path, what: str
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    done, _ = run(state, theirs, "echo b > f")
+    dot, lent = theirs / ".git", tmp_path / "lent"
+    shutil.rmtree(dot / "logs/refs/heads")
+    (dot / "refs/heads/skep").symlink_to(outside)
+    (dot / "logs/refs/heads").symlink_to(outside)
+    shutil.copytree(dot / what, lent, symlinks=True)
+    shutil.rmtree(dot / what)
+    (dot / what if what != "." else dot).symlink_to(lent)
+    told = skep(state, "approve", "--force", done.id)
+    assert told.returncode == 1 and len(told.stderr.splitlines()) == 1, told.stderr
+    assert list(outside.iterdir()) == []
+
+
 def test_what_we_approve_in_our_own_repository_is_ours(state: Path, repo: Path) -> None:
     done, _ = run(state, repo, "echo b > f")
     assert skep(state, "approve", "--force", done.id).returncode == 0

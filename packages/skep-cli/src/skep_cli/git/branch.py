@@ -170,7 +170,7 @@ def bring(branch: Branch, folder: RunFolder, program: str, repository: Repositor
     """The branch is in the repository, and what was made there is its owner's: for root, git writes as the owner, who
     can lay out that folder as they like. Raises SkepError when git refuses, OSError when there is no room.
     """
-    account = owner(repository.objects)
+    account = owner(repository.root, repository.git_dir, repository.common_dir, repository.objects)
     own = Git(program, folder.git)
     theirs = Git(program, folder.git, objects=repository.objects)
     missing = Store(theirs, repository.object_format).missing(branch.objects)

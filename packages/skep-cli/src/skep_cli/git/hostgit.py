@@ -107,10 +107,12 @@ class Account(NamedTuple):
     groups: list[int]
 
 
-def owner(folder: str) -> Account | None:
-    """Whose a folder is, where that is somebody else and we are root: only root may become who it wants."""
-    info = os.stat(folder)
-    if os.geteuid() != 0 or info.st_uid == 0:
+def owner(*folders: str) -> Account | None:
+    """Whose the first of some folders is that is somebody else's, where we are root: only root may become who it
+    wants. They can lead to folders of root's from theirs, and have changed that by the time it is used.
+    """
+    info = next((info for info in map(os.stat, folders) if info.st_uid != 0), None)
+    if os.geteuid() != 0 or info is None:
         return None
     try:
         account = pwd.getpwuid(info.st_uid)
