@@ -36,6 +36,19 @@ def test_a_socket_of_the_host_cannot_be_connected_to_unless_listed(worker: Worke
 
 
 @pytest.mark.guarantee("daemon-sockets")
+def test_a_closed_folder_that_the_worker_could_open_hides_no_socket(worker: Worker) -> None:
+    folder = worker.workspace / "closed"
+    folder.mkdir()
+    body = f"os.chmod({str(folder)!r}, 0o700); socket.socket(socket.AF_UNIX).connect({str(folder / 'd.sock')!r})"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(folder / "d.sock"))
+        server.listen()
+        folder.chmod(0)
+        assert worker.attempt(body) == "EROFS"
+        assert worker.unconfined(body) == "ok"
+
+
+@pytest.mark.guarantee("daemon-sockets")
 def test_a_datagram_socket_pair_cannot_be_turned_on_the_host(worker: Worker) -> None:
     path = str(worker.outside / "d.sock")
     body = f"a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.connect({path!r}); a.send(b'x')"

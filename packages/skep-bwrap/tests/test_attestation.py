@@ -153,6 +153,21 @@ def test_a_socket_of_the_host_that_answers(either: Box) -> None:
         refused(uncovered(launch, "socket", path), f"{path} answers")
 
 
+def test_a_socket_of_the_host_in_a_folder_that_could_be_opened(either: Box) -> None:
+    path = either.ws / "closed/d.sock"
+    path.parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        path.parent.chmod(0)
+        try:
+            launch = either.launch()
+            assert go(launch).exit_code == 0
+            refused(uncovered(launch, "socket", path), f"folder of the host's socket {path} could be opened")
+        finally:
+            path.parent.chmod(0o700)
+
+
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_SEQPACKET])
 def test_a_socket_of_the_host_of_another_kind(either: Box, kind: int) -> None:
     path = either.out / "d.sock"

@@ -210,6 +210,22 @@ def test_a_socket_in_a_closed_folder_of_another_user_needs_no_cover(box: Box) ->
     assert "PermissionError" in result.err
 
 
+@pytest.mark.parametrize("closed", ["theirs", "theirs/deeper"])
+def test_a_closed_folder_of_ours_with_a_socket_in_it_stays_closed(either: Box, closed: str) -> None:
+    path = either.ws / "theirs/deeper/d.sock"
+    path.parent.mkdir(parents=True)
+    opened = f"import os; os.chmod('{closed}', 0o700); {CONNECT.format(str(path))}"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+        (either.ws / closed).chmod(0)
+        try:
+            assert "Read-only file system" in either.python(opened).err
+        finally:
+            (either.ws / closed).chmod(0o700)
+        assert either.python(opened, sockets=(str(path),)).code == 0
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user cannot give folders away")
 def test_a_hide_in_a_closed_folder_of_another_user_is_laid_over_the_folder(either: Box) -> None:
     folder = either.out / "theirs"

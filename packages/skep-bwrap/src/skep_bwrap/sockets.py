@@ -182,13 +182,27 @@ def neighbours(gone: Iterable[str]) -> Iterator[str]:
 
 
 def existing(places: Iterable[str]) -> dict[str, str]:
-    """Place -> itself with links resolved, of those that are sockets."""
+    """Place -> itself with links resolved, of those that are sockets, or may be: in a closed folder of ours, which a
+    worker could open.
+    """
     found: dict[str, str] = {}
     for path in places:
         real = os.path.realpath(path)
-        if stat.S_ISSOCK(mode_of(real)):
+        if stat.S_ISSOCK(mode_of(real)) or _in_closed_folder(real):
             found[path] = real
     return found
+
+
+def _in_closed_folder(path: str) -> bool:
+    """Is it out of our sight, for a folder that is ours?"""
+    folder = path
+    while True:
+        try:
+            return os.lstat(folder).st_uid == os.geteuid() and folder != path
+        except PermissionError:
+            folder = os.path.dirname(folder)
+        except OSError:
+            return False
 
 
 def read_table(path: str) -> str:

@@ -338,12 +338,27 @@ def cover(records: List[bytes]) -> None:
                 flags = os.statvfs(path).f_flag & KEPT_FLAGS | MS_REMOUNT | MS_BIND | MS_RDONLY
                 checked(mount(None, path, None, flags, None), os.fsdecode(path))
         except OSError as error:
-            # Gone, replaced by a folder, or in a folder of somebody else's that is closed to us as it is to the worker.
-            if kind == b"socket" and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-                continue
-            if kind == b"knob" and error.errno == errno.ENOENT:
-                continue
-            raise Refused("%s cannot be covered" % error) from None
+            # Gone, replaced by a folder, or in a folder that is closed to us as it is to the worker.
+            tolerated = kind == b"socket" and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
+            if not tolerated and not (kind == b"knob" and error.errno == errno.ENOENT):
+                raise Refused("%s cannot be covered" % error) from None
+            folder = openable(path) if error.errno == errno.EACCES else None
+            if folder is not None:
+                checked(mount(VOID, folder, None, MS_BIND, None), os.fsdecode(folder))
+
+
+def openable(path: bytes) -> Optional[bytes]:
+    """The folder on the way that closes the path to us, if it is ours to open; None for one of somebody else's."""
+    folder = os.path.dirname(path)
+    while True:
+        try:
+            info = os.stat(folder)
+        except PermissionError:
+            folder = os.path.dirname(folder)
+        except OSError:
+            return None
+        else:
+            return folder if info.st_uid == os.getuid() and can_be_written(folder) else None
 
 
 def protect_device(path: str) -> None:
@@ -366,6 +381,15 @@ def map_back_to(uid: int, gid: int) -> None:
             os.write(fd, line.encode())
         finally:
             os.close(fd)
+
+
+def forbid_mounts() -> None:
+    """Nobody in this user namespace gets a mount namespace, and so none can mount anything (namespaces(7))."""
+    fd = os.open("/proc/sys/user/max_mnt_namespaces", os.O_WRONLY)
+    try:
+        os.write(fd, b"0")
+    finally:
+        os.close(fd)
 
 
 def drop_capabilities(root: bool) -> None:
@@ -589,6 +613,8 @@ def attest_sockets(config: Config) -> str:
         except OSError as error:
             if error.errno in (errno.EAGAIN, errno.EPROTOTYPE):
                 raise Refused("the host's socket %s can be reached" % os.fsdecode(path)) from None
+            if error.errno == errno.EACCES and openable(path):
+                raise Refused("the folder of the host's socket %s could be opened" % os.fsdecode(path)) from None
         else:
             raise Refused("the host's socket %s answers" % os.fsdecode(path))
         finally:
@@ -788,6 +814,11 @@ def set_apart(config: Config, listening: bool, say: Any) -> List[Tuple[str, str,
         listeners = open_listeners(config, say) if listening else []
         if apart:
             map_back_to(int(config.one("uid") or 0), int(config.one("gid") or 0))
+            if config.one("no-mounts"):
+                try:
+                    forbid_mounts()
+                except OSError as error:
+                    say("note memory what is in file systems that a worker mounts itself is not counted: %s" % error)
             drop_capabilities(is_root(config))
     except OSError as error:
         if apart:
