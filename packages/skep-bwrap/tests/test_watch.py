@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from pathlib import Path
 
@@ -124,6 +125,73 @@ def test_files_without_a_name_count_as_memory(there: Path, system: str) -> None:
     assert (told.code, told.limit, told.out) == (137, "memory", "")
     told = without_cgroups(there, system, NAMELESS.format(each=20, seconds=1), memory=200 * MIB)
     assert (told.code, told.limit, told.out) == (0, None, "held\n")
+
+
+BEHIND = """
+import os, time
+for _ in range({others}):
+    if os.fork() == 0:
+        time.sleep(100)
+pid = os.fork()
+if pid == 0:
+    held = [bytearray(60 << 20) for _ in range({times})]
+    for each in held:
+        each[::4096] = b"x" * len(each[::4096])
+    time.sleep({seconds})
+    os._exit(0)
+os.waitpid(pid, 0)
+print("held")
+"""
+
+
+def test_a_process_among_many_is_looked_at(there: Path, system: str) -> None:
+    told = without_cgroups(there, system, BEHIND.format(others=5, times=1, seconds=1), memory=400 * MIB)
+    assert (told.code, told.limit, told.out) == (0, None, "held\n")
+    children = BEHIND.format(others=1500, times=1, seconds=100)
+    told = without_cgroups(there, system, children, processes=1400)
+    assert (told.code, told.limit) == (137, "processes") if os.geteuid() == 0 else told.code != 0
+    assert len(listed(1500)) == 1500
+
+
+def listed(count: int) -> list[int]:
+    """The tree of a process with so many children, which does not list them in one page."""
+    top = os.fork()
+    if top == 0:
+        for _ in range(count):
+            if os.fork() == 0:
+                signal.pause()
+        signal.pause()
+    try:
+        assert eventually(lambda: len(Tree(top).pids) >= count)
+        return Tree(top).pids
+    finally:
+        for pid in (*Tree(top).pids, top):
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(top, 0)
+
+
+MOUNTED = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.unshare(0x10000000 | 0x20000) < 0:
+    print(os.strerror(ctypes.get_errno()))
+    sys.exit()
+with open("/proc/self/setgroups", "w") as file:
+    file.write("deny")
+with open("/proc/self/uid_map", "w") as file:
+    file.write("0 {uid} 1")
+print(libc.mount(b"none", b"/mnt", b"ramfs", 0, None))
+"""
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root gets no namespace in any case")
+def test_where_memory_is_looked_at_none_is_in_file_systems_of_the_workers_own(box: Box) -> None:
+    script = ["sh", "-c", f"exec python3 -c '{MOUNTED.format(uid=os.getuid())}' > told"]
+    assert go(box.launch(script, limits=Limits(memory=400 * MIB))).exit_code == 0
+    assert (box.ws / "told").read_text() == "No space left on device\n"
+    for limits in (Limits(), Limits(memory=400 * MIB)):
+        assert go(box.launch(script, limits=limits, how={"memory_rlimit": False})).exit_code == 0
+        assert (box.ws / "told").read_text() == "0\n"
 
 
 BOMB = """

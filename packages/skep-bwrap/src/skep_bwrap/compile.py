@@ -168,6 +168,8 @@ def shim_records(
         yield "filter", PROGRAMS[facts.machine]["base"]
     if boundary.uid == 0 and not boundary.strict:
         yield "filter", PROGRAMS[facts.machine]["root"]
+    if apart and memory_rlimit and boundary.limits.memory is not None and boundary.uid != 0:
+        yield "no-mounts", "1"  # file systems in memory that nobody outside sees; root has no namespaces in any case
     if boundary.strict:
         yield "strict", "1"
         yield "filter", PROGRAMS[facts.machine]["strict"]

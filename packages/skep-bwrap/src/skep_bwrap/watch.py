@@ -12,7 +12,8 @@ A page may be in several processes. Resident sizes count it in each, which costs
 little; only when they come to more than the limit, each process is asked for its part of what it shares (PSS).
 
 Limits of this: what is used up and given back between two looks is not seen, nor are System V segments that no process
-has mapped.
+has mapped, and files of memfd_create(2) that none has open: mapped in part, or on their way through a socket. File
+systems in memory that a worker mounts itself are ruled out by the shim.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ BYTES_A_SECOND: Final = 4 << 30
 PROCESSES_A_SECOND: Final = 2000
 FILES_A_SECOND: Final = 200_000
 SURE: Final = 3
-MAX_READ: Final = 65536
 NOT_TOLD: Final = b"not told"
 PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
@@ -51,21 +51,18 @@ LIMIT_EVENTS: Final = (
 
 
 def read(path: str, *, refused: bytes = b"") -> bytes:
-    """The first MAX_READ bytes of a file of /proc; empty when its process is gone, `refused` where it is not told us or
-    this kernel has no such file.
+    """A file of /proc, to its end: what is a list comes a page at a time. Empty when its process is gone, `refused`
+    where it is not told us or this kernel has no such file.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb", buffering=0) as file:
+            return file.readall()
     except ProcessLookupError:
         return b""
+    except PermissionError:
+        return refused
     except OSError:
         return refused if os.path.exists(os.path.dirname(path)) else b""
-    try:
-        return os.read(fd, MAX_READ)
-    except OSError as error:
-        return refused if isinstance(error, PermissionError) else b""
-    finally:
-        os.close(fd)
 
 
 def children(task: str) -> list[int]:
