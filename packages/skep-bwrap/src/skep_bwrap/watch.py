@@ -65,18 +65,6 @@ def read(path: str, *, refused: bytes = b"") -> bytes:
         return refused if os.path.exists(os.path.dirname(path)) else b""
 
 
-def children(task: str) -> list[int]:
-    """Pids of the children of a task, by its folder in /proc: all of them, since half a pid is somebody else's."""
-    text = read(f"{task}/children")
-    if len(text) == MAX_READ:
-        try:
-            with open(f"{task}/children", "rb") as listing:
-                text = listing.read()
-        except OSError:
-            return []
-    return [int(pid) for pid in text.split()]
-
-
 def kilobytes(text: bytes, *keys: bytes) -> int:
     """The sum, in bytes, of the lines of a file of /proc that have these keys."""
     return sum(int(line.split()[1]) for line in text.split(b"\n") if line.partition(b":")[0] in keys) * 1024
@@ -95,7 +83,7 @@ class Tree:
             except OSError:
                 continue
             for thread in threads:
-                todo += children(f"/proc/{pid}/task/{thread}")
+                todo += map(int, read(f"/proc/{pid}/task/{thread}/children").split())
             if pid != top:
                 self.pids.append(pid)
                 self.tasks += len(threads)
