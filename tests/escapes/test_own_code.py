@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from skep_policy.aftermath import NEEDED
 
-from .worker import Worker, attempt_code
+from .worker import Worker, attempt_code, eventually
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.guarantee("write-protected")]
 
@@ -194,6 +194,36 @@ def test_a_module_put_in_front_of_one_that_skep_imports_is_told_of(worker: Worke
     shutil.rmtree(folder / "msgspec")
     again = worker.run("touch", str(folder / "signal.py"))  # by a skep that does not look there
     assert again.returncode == 0 and "skep itself" not in again.stderr
+
+
+def test_a_package_is_told_of_whatever_its_first_file_is_and_whichever_is_written(worker: Worker) -> None:
+    folder = worker.workspace / "src"
+    for name in ("rich", "markdown_it", "mine"):
+        (folder / name / "deeper").mkdir(parents=True)
+        (folder / name / "__init__.py").touch()
+        (folder / name / "deeper/code.py").touch()
+    made, clock = (folder / "mine/deeper/code.py").stat().st_ctime, worker.home / "clock"
+
+    def is_older_than_what_counts_as_new() -> bool:
+        clock.touch()
+        return clock.stat().st_ctime > made + 2
+
+    assert eventually(is_older_than_what_counts_as_new)
+    make = (
+        "cd src; mkdir click h11 anyio usercustomize pygments; echo > click/__init__.pyc; echo > h11/__init__.abi3.so;"
+        "echo > usercustomize/__init__.pyc; echo > pygments/data; echo > sniffio; echo > anyio/__init__.py;"
+        "chmod 111 anyio; echo 1 >> rich/deeper/code.py; echo 1 >> mine/deeper/code.py"
+    )
+    done = worker.run("sh", "-c", make, environ={"PYTHONPATH": str(folder)})
+    assert done.returncode == 0, done.stderr
+    told = {line.split(": ")[1] for line in done.stderr.splitlines() if "skep itself would run it" in line}
+    assert told == {str(folder / name) for name in ("click", "h11", "anyio", "usercustomize", "rich")}
+    assert not (folder / "usercustomize").exists()
+    where = "import importlib.util; print(importlib.util.find_spec('click').origin)"
+    control = subprocess.run(
+        [sys.executable, "-c", where], env={"PYTHONPATH": str(folder)}, capture_output=True, text=True, check=True
+    )
+    assert control.stdout == f"{folder}/click/__init__.pyc\n"
 
 
 def test_everything_that_a_start_of_skep_may_import_is_known() -> None:

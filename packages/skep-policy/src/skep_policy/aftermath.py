@@ -134,11 +134,29 @@ def _in_front_of_modules(boundary: Boundary, tree: Tree, since: int, path: Seque
             there = f"{folder}/{name}"
             if module not in needed or boundary.access_to(there) != Access.WRITE:
                 continue
-            source = suffix.rpartition(".")[2] in _SOURCES or _exists(f"{there}/__init__.py", tree)
-            if source and tree.changed(there) >= since:
+            source = suffix.rpartition(".")[2] in _SOURCES or _is_package(there, tree)
+            if source and _has_changed(there, tree, since):
                 reason = f"skep itself would run it, since Python looks for {module} there"
                 found.append(Watched(there, reason, module in _AT_EVERY_START))
     return found
+
+
+def _is_package(path: str, tree: Tree) -> bool:
+    """A folder with an `__init__` in any of the forms Python takes, or one that cannot be listed."""
+    if not _exists(f"{path}/.", tree):
+        return False
+    names = tree.entries(path)
+    return names is None or any(name.startswith("__init__.") for name in names)
+
+
+def _has_changed(path: str, tree: Tree, since: int) -> bool:
+    """A module, or anything in a package: a folder says nothing of a file in it that was written anew."""
+    todo = [path]
+    for here in todo:  # which grows meanwhile
+        if tree.changed(here) >= since or len(todo) > MAX_LOOKED:
+            return True
+        todo += [f"{here}/{name}" for name in tree.entries(here) or ()]
+    return False
 
 
 def _may_commit(boundary: Boundary) -> list[str]:
