@@ -257,6 +257,24 @@ def test_nothing_is_left_when_the_guardian_is_killed_while_it_sets_up(box: Box, 
         assert eventually(lambda: not tagged(tag))
 
 
+def test_a_guardian_that_fails_with_nobody_to_tell_is_no_second_caller() -> None:
+    """It is a fork of the caller, whose program it must not go on with."""
+    program = """
+        import os, socket
+        from skep_bwrap import guardian
+        ours, its = socket.socketpair()
+        ours.close()
+        pid = os.fork()
+        if pid == 0:
+            guardian.guard(b"tty=none\\0", its.fileno())
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else "a guardian"
+        os.write(1, f"{code}\\n".encode())
+    """
+    script = textwrap.dedent(program)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
 def words(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")

@@ -19,20 +19,16 @@ import select
 import sys
 import time
 
+from . import kernel
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from collections.abc import Callable, Iterator
-    from types import ModuleType
 
     from .watch import Watch
 else:
     import _signal as signal  # the module around it imports enum, which takes as long as ten of ours
-
-if TYPE_CHECKING or __package__:
-    from . import kernel
-else:
-    kernel = __import__("kernel")  # a program knows of no package
 
 HELD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 """Ignored by bwrap, so that they reach the worker and not its monitor; the shim puts them back for the worker."""
@@ -41,7 +37,7 @@ HELD = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP, signal.SIG
 class Plan:
     """NUL-terminated `key=value` records: argv (many), keep (descriptors of the child, many), stdin, stdout,
     diagnostics, tty (the controlling terminal), hand (is it handed over at once?), cgroup (folders to enter, many),
-    limit (names of rlimits of the worker, many), wall (seconds), watch (of `Watch`, many), code (this module's folder).
+    limit (names of rlimits of the worker, many), wall (seconds), watch (of `Watch`, many).
     """
 
     def __init__(self, data: bytes) -> None:
@@ -270,16 +266,11 @@ class Guardian:
         if self.status == 128 + signal.SIGXFSZ and "file-size" in self.plan.many("limit"):
             return "file-size"
         told = self.plan.many("cgroup"), self.plan.many("watch")
-        return self.beside().limit_met(self.lookout, *told, peak << 10) if self.status != 0 and any(told) else None
+        if self.status == 0 or not any(told):
+            return None
+        from .watch import limit_met
 
-    def beside(self) -> ModuleType:
-        """The module `watch`, not imported before it is needed. A program knows of no package it is in."""
-        if not __package__:
-            sys.path.append(self.plan.many("code")[0])
-            return __import__("watch")
-        from . import watch
-
-        return watch
+        return limit_met(self.lookout, *told, peak << 10)
 
     def watch(self, wake: int, tell: Callable[[], object]) -> str | None:
         """Until bwrap has ended, or must; the limit that is over, if one is. `tell` makes `wake` readable."""
@@ -301,7 +292,9 @@ class Guardian:
                 return "wall"
             if time.monotonic() >= look:
                 look = never
-                self.lookout = self.beside().Watch(watched, lambda: first_child(self.bwrap), tell)
+                from .watch import Watch  # not before it is needed: most workers have ended by now
+
+                self.lookout = Watch(watched, lambda: first_child(self.bwrap), tell)
             if self.lookout is not None and (over := self.lookout.ended()) is not None:
                 return over
 
@@ -371,16 +364,18 @@ class Guardian:
 
 def guard(plan: bytes, lifeline: int) -> None:
     """Body of a forked guardian; never returns."""
-    code = 0
+    code = 1
     try:
-        parsed = Plan(plan)
-        close_all_but({lifeline, *parsed.descriptors(), *map(int, parsed.many("tty"))})
-        Guardian(parsed, lifeline).run()
-    except BaseException as error:
-        end_everything()
-        os.write(lifeline, f"failed {type(error).__name__}: {error}\n".encode(errors="replace"))
-        code = 1
-    os._exit(code)
+        try:
+            parsed = Plan(plan)
+            close_all_but({lifeline, *parsed.descriptors(), *map(int, parsed.many("tty"))})
+            Guardian(parsed, lifeline).run()
+            code = 0
+        except BaseException as error:
+            end_everything()
+            os.write(lifeline, f"failed {type(error).__name__}: {error}\n".encode(errors="replace"))
+    finally:
+        os._exit(code)  # whatever else fails, such as a word to nobody: what is above us is the caller's program
 
 
 def main() -> None:

@@ -304,7 +304,6 @@ def spawn(
             "cgroup": cgroups,
             "limit": limits,
             "watch": watched,
-            "code": [os.path.dirname(guardian.__file__)],
         }
         lifeline, reap = _start_guardian(_plan(records), sorted(set(opened) - {diagnostics, *nowhere}))
     except BaseException:
@@ -360,7 +359,15 @@ def _start_guardian(plan: bytes, needed: list[int]) -> tuple[_socket.socket, Cal
     return ours, lambda: _reap(pid)
 
 
-PROGRAM = "import sys; sys.path.append(sys.argv.pop(1)); import guardian; guardian.main()"
+PROGRAM = """
+import sys
+package = type(sys)("skep_bwrap")
+package.__path__ = [sys.argv.pop(1)]
+sys.modules["skep_bwrap"] = package
+from skep_bwrap.guardian import main
+main()
+"""
+"""The guardian as a program: its package by name alone, since without site-packages `__init__` could not be run."""
 
 
 def _run_guardian(lifeline: int, size: int, needed: list[int]) -> int:
