@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,7 @@ from skep_cli.toolchains import layers_for
 from skep_policy.facts import Facts
 
 from .stage import git
-from .yard import MODULE, PACKAGE, Registry, Yard, needs, ok
+from .yard import MODULE, PACKAGE, Registry, Yard, needs, ok, search_path
 
 pytestmark = pytest.mark.sandbox
 
@@ -180,6 +181,49 @@ def test_a_registry_that_is_denied_is_told_with_the_toolchain_it_is_of(yard: Yar
     assert (
         "registry.example:8443: not in the allowlist; --toolchain node, whose registry it is, or --allow" in run.stderr
     )
+
+
+def linked(yard: Yard, name: str, script: str) -> Path:
+    """A program on PATH that is a link, to what is nowhere on PATH: such a folder may be one the worker writes."""
+    yard.write({f"lib/{name}": script, "tools/.keep": ""}, below=yard.home)
+    (yard.home / "lib" / name).chmod(0o755)
+    path = yard.home / "tools" / name
+    path.symlink_to(f"../lib/{name}")
+    return path
+
+
+@needs("curl")
+@pytest.mark.parametrize("words", [("exec", "--"), ("run", ".", "t", "--worker")], ids=["exec", "run"])
+@pytest.mark.parametrize("writable", [False, True])
+def test_no_tool_that_the_worker_could_write_is_asked_whose_registry_it_is(
+    yard: Yard, words: tuple[str, ...], writable: bool
+) -> None:
+    asked = yard.home / "asked"
+    says = '; "user" config from a file\\nregistry = "https://registry.example:8443/"\\n'
+    npm = linked(yard, "npm", f"#!/bin/sh\n: >> '{asked}'\nprintf '{says}'\n")
+    script = "curl -s https://registry.example:8443/; true || npm"
+    command = ("sh", "-c", script) if words[0] == "exec" else (f"sh -c '{script}'",)
+    flags = ("--write", "~/lib") if writable else ()
+    path = f"PATH={npm.parent}:{search_path()}"
+    done = yard.outside("env", path, sys.executable, "-m", "skep_cli", words[0], *flags, *words[1:], *command)
+    assert "denied registry.example:8443: not in the allowlist" in done.stderr + done.stdout
+    assert asked.exists() is not writable
+    assert ("--toolchain node" in done.stderr + done.stdout) is not writable
+
+
+@pytest.mark.parametrize("flags", [(), ("--write", "~/lib"), ("--write", "~/lib", "--protect", "~/lib/git")])
+def test_a_git_that_the_worker_could_write_makes_no_patch(yard: Yard, flags: tuple[str, ...]) -> None:
+    planted = linked(yard, "git", f'#!/bin/sh\nexec {shutil.which("git")} "$@"\n')
+    words = ("env", f"PATH={planted.parent}:{search_path()}", sys.executable, "-m", "skep_cli")
+    done = yard.outside(*words, "run", ".", "t", "--worker", "sh -c 'echo more > file'", *flags)
+    if flags == ("--write", "~/lib"):
+        assert done.returncode == 125 and not list((yard.state / "skep/runs").glob("*"))
+        [line] = done.stderr.splitlines()
+        assert line.startswith(
+            f"skep: {planted.resolve()} runs on this machine after the worker, which may write it: put another"
+        )
+    else:
+        assert done.returncode == 0, done.stderr
 
 
 @needs("npm")

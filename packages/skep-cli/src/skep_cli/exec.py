@@ -130,7 +130,7 @@ def _execute(flags: Flags, command: list[str], facts: Facts, policy: Effective, 
             report.write(msgspec.json.format(msgspec.json.encode(as_report(outcome, status)), indent=2) + b"\n")
         except OSError as error:  # what stands there may be the worker's
             status = complain(f"{flags.report}: the report cannot be written: {error.strerror or error}")
-    for line in closing_lines(outcome, command, _registries(outcome, command, facts)):
+    for line in closing_lines(outcome, command, _registries(outcome, command, facts, boundary)):
         complain(line)
     if outcome.exit_code and any("/tmp" in word for word in (*command, facts.environ.get("PATH", ""))):
         from .private import unseen
@@ -155,13 +155,14 @@ def as_report(outcome: Outcome, status: int) -> Report:
     )
 
 
-def _registries(outcome: Outcome, command: list[str], facts: Facts) -> dict[tuple[str, int], str]:
+def _registries(outcome: Outcome, command: list[str], facts: Facts, boundary: Boundary) -> dict[tuple[str, int], str]:
     """Of what was denied, the registries of the programs the command names, each with its toolchain."""
     if not any(denied.reason == "not-listed" for denied in outcome.egress.denied):
         return {}
     from .toolchains.whose import named, whose
 
-    return whose(outcome.egress.denied, facts=facts, project=facts.cwd, among=named(command))
+    writable = [root.path for root in boundary.roots]
+    return whose(outcome.egress.denied, facts=facts, writable=writable, among=named(command))
 
 
 def closing_lines(

@@ -127,7 +127,7 @@ def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: Kind, *
     if as_json:
         sys.stdout.write(one_json(document) + "\n")
     else:
-        _tell(run, folder, status)
+        _tell(run, folder, status, bounds.writable)
     sys.stdout.flush()
     interrupts.ignore()
     if report is not None:
@@ -338,14 +338,14 @@ def results_folder(results: str | None, root: str) -> str | None:
     return real
 
 
-def _tell(run: Run, folder: RunFolder, status: Status) -> None:
+def _tell(run: Run, folder: RunFolder, status: Status, writable: list[str]) -> None:
     if run.reason:
         status.say(f"run {run.id}: {run.reason}")
     for finding in run.findings:
         status.say(f"run {run.id}: {finding.kind}: {finding.path}: {finding.detail}")
     from .toolchains.whose import whose
 
-    for line in egress_lines(run.egress, whose(run.egress.denied, facts=gather(), project=run.repo)):
+    for line in egress_lines(run.egress, whose(run.egress.denied, facts=gather(), writable=writable)):
         status.say(f"run {run.id}: {line}")
     status.say(f"run {run.id}: record in {folder.path}")
     if run.files_changed:

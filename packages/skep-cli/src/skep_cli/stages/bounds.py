@@ -66,14 +66,19 @@ class PolicyBounds:
             self._refuse()
         # a policy that cannot be resolved is told before anything is made
         first = self.boundary(Place(order.root), ())
-        if order.setup:
-            self.boundary(Place(order.root), (), self._setup)
-        self._first = first
+        self._first = [first, self.boundary(Place(order.root), (), self._setup)] if order.setup else [first]
+        if order.mode == "sandbox":
+            self._refuse_planted(order.git)
         self.notes: tuple[str, ...] = first.notes
         """What a person should know of the boundary, a line each."""
         if order.mode == "sandbox":
             for words in (*(words for _, words in order.setup), order.argv, order.verify or [""]):
                 self.notes += tuple(unseen(first, words, facts.environ))
+
+    @property
+    def writable(self) -> list[str]:
+        """Where the worker or the setup could write what stays."""
+        return [root.path for made in self._first for root in made.roots]
 
     def boundary(self, place: Place, extra_roots: tuple[str, ...], policy: Effective | None = None) -> Boundary:
         """The boundary around a workspace that stands at the tree's own path. Raises CannotRun."""
@@ -102,6 +107,16 @@ class PolicyBounds:
             if found := blocker(sandbox_exec=self._host.sandbox_exec, uid=uid):
                 raise CannotRun(f"{found.detail}; {found.fix}")
 
+    def _refuse_planted(self, program: str) -> None:
+        """Raises CannotRun when the worker could replace what runs on the host after it."""
+        folder, name = os.path.split(program)
+        for path in (os.path.join(os.path.realpath(folder), name), os.path.realpath(program)):
+            if any(made.access_to(path) == Access.WRITE for made in self._first):
+                raise CannotRun(
+                    f"{path} runs on this machine after the worker, which may write it: put another {name} before it "
+                    "on PATH, or leave its folder out of --write"
+                )
+
     def policy(self) -> bytes:
         made = self._effective
         kept = {"policy": made.policy, "entries": made.entries, "withheld": made.withheld}
@@ -125,13 +140,13 @@ class PolicyBounds:
         if inside:
             raise NoOverlay(f"another file system is mounted at {min(inside)}")
         try:
-            return overlay_bwrap(root, folder, environ=self._facts.environ, untrusted=[self._order.root])
+            return overlay_bwrap(root, folder, environ=self._facts.environ, untrusted=self.writable)
         except (BackendUnavailable, OSError) as error:
             raise NoOverlay(str(error)) from None
 
     def _kept_from(self, path: str) -> bool:
         """Whether the worker may not read all below a path, or the setup."""
-        for made in (self._first, self.boundary(Place(self._order.root), (), self._setup)):
+        for made in self._first:
             if made.access_to(path) == Access.HIDDEN or any(below(rule.path, path) for rule in made.hides):
                 return True
         return False

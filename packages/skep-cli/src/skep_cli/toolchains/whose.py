@@ -29,14 +29,15 @@ def named(command: Sequence[str]) -> set[str]:
 
 
 def whose(
-    denied: Iterable[Denied], *, facts: Facts, project: str, among: Iterable[str] = READERS
+    denied: Iterable[Denied], *, facts: Facts, writable: Sequence[str], among: Iterable[str] = READERS
 ) -> dict[tuple[str, int], str]:
     """Of what was denied since nothing allowed it, the toolchain whose registry it is. A tool that is not here, or does
-    not say how it is configured, has none.
+    not say how it is configured, has none. Nothing in the folders that the command could write, `writable`, is run or
+    read.
     """
     missed = [(one.host, one.port) for one in denied if one.reason == "not-listed"]
     found: dict[tuple[str, int], str] = {}
-    host = Host(facts, untrusted=[project])
+    host = Host(facts, untrusted=writable)
     for name in sorted(among) if missed else ():
         try:
             urls = [url for answer in answers(name, host) for url in answer.registries]
