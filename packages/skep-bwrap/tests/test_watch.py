@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from skep_bwrap import BackendUnavailable, Ended, Sandbox
-from skep_bwrap.watch import Disk, Tree, Watch, memory, read
+from skep_bwrap.watch import MAX_DESCRIPTORS, Disk, Tree, Watch, in_nameless_files, memory, read
 from skep_policy.boundary import Limits
 from skep_policy.errors import PolicyError
 
@@ -125,6 +125,18 @@ def test_files_without_a_name_count_as_memory(there: Path, system: str) -> None:
     assert (told.code, told.limit, told.out) == (137, "memory", "")
     told = without_cgroups(there, system, NAMELESS.format(each=20, seconds=1), memory=200 * MIB)
     assert (told.code, told.limit, told.out) == (0, None, "held\n")
+
+
+def test_who_has_more_open_than_can_be_looked_at_holds_what_the_host_does() -> None:
+    before = in_nameless_files([os.getpid()], 1 << 60)
+    held = os.memfd_create("held")
+    try:
+        os.pwrite(held, bytes(MIB), 0)
+        assert in_nameless_files([os.getpid()], 1 << 60) == before + MIB
+        as_many = MAX_DESCRIPTORS // len(os.listdir("/proc/self/fd")) + 1
+        assert in_nameless_files([os.getpid()] * as_many, 1 << 60) == 1 << 60
+    finally:
+        os.close(held)
 
 
 BEHIND = """
