@@ -126,3 +126,7 @@ def test_who_may_not_write_in_a_repository_is_told_whose_it_is(state: Path, repo
     finally:
         objects.chmod(0o755)
     assert skep(state, "approve", "--force", done.id).returncode == 0
+
+
+def test_a_folder_that_is_gone_is_nobodys_to_tell_of(tmp_path: Path) -> None:
+    assert closed_to_worker(str(tmp_path / "gone")) is None

@@ -211,6 +211,21 @@ def test_no_tool_that_the_worker_could_write_is_asked_whose_registry_it_is(
     assert ("--toolchain node" in done.stderr + done.stdout) is not writable
 
 
+@needs("curl")
+def test_a_tool_that_cannot_be_asked_changes_nothing_of_what_a_command_did(yard: Yard) -> None:
+    """Nothing can be made in the folder the tools are asked from: as on a full disk, for root too."""
+    (yard.state / "skep").mkdir(exist_ok=True)
+    shutil.rmtree(yard.state / "skep/toolchains", ignore_errors=True)
+    (yard.state / "skep/toolchains").symlink_to("/proc")
+    npm = linked(yard, "npm", "#!/bin/sh\necho unasked\n")
+    script = "curl -s https://registry.example:8443/; exit 3 || npm"
+    words = ("env", f"PATH={npm.parent}:{search_path()}", sys.executable, "-m", "skep_cli")
+    done = yard.outside(*words, "exec", "--", "sh", "-c", script)
+    assert done.returncode == 3 and "denied registry.example:8443" in done.stderr
+    done = yard.outside(*words, "run", ".", "t", "--worker", f"sh -c '{script}'")
+    assert done.returncode == 1 and "denied registry.example:8443" in done.stderr and "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("flags", [(), ("--write", "~/lib"), ("--write", "~/lib", "--protect", "~/lib/git")])
 def test_a_git_that_the_worker_could_write_makes_no_patch(yard: Yard, flags: tuple[str, ...]) -> None:
     planted = linked(yard, "git", f'#!/bin/sh\nexec {shutil.which("git")} "$@"\n')

@@ -23,7 +23,10 @@ def closed_to_worker(folder: str) -> str | None:
     """Why a worker may not write in a folder that no boundary keeps it from; None where it may. Root in the sandbox has
     its own files and none of its powers.
     """
-    info = os.stat(folder)
+    try:
+        info = os.stat(folder)
+    except OSError:
+        return None  # somebody has removed it meanwhile
     if os.geteuid() != 0:
         return (
             None

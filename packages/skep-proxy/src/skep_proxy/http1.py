@@ -25,8 +25,8 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9]{2})(?: ([\t\x20-\x7e\x80
 _FIELD = re.compile(rb"(" + _TOKEN + rb"):([\t\x20-\x7e\x80-\xff]*)")
 _DIGITS = re.compile(rb"[0-9]{1,18}")
 
-SAME = 512
-"""Bytes of a head up to which it is remembered: a client asks for tunnel after tunnel with the same one."""
+REMEMBERED = 512
+"""Bytes of a CONNECT head up to which it is remembered: a client asks for tunnel after tunnel with the same one."""
 
 HOP_BY_HOP = frozenset(
     (
@@ -112,7 +112,8 @@ def head_end(buffer: bytes | bytearray, start: int = 0) -> int:
 
 def parse_request(head: bytes) -> Request:
     """A complete head, as `head_end` delimits it. Raises BadMessage."""
-    return _same(head) if len(head) <= SAME and head.startswith(b"CONNECT ") else _parse_request(head)
+    remembered = len(head) <= REMEMBERED and head.startswith(b"CONNECT ")
+    return _remembered(head) if remembered else _parse_request(head)
 
 
 def _parse_request(head: bytes) -> Request:
@@ -137,7 +138,7 @@ def _parse_request(head: bytes) -> Request:
     return Request(method, target, int(minor), headers, body, options)
 
 
-_same = lru_cache(256)(_parse_request)
+_remembered = lru_cache(256)(_parse_request)
 
 
 def parse_response(head: bytes) -> Response:

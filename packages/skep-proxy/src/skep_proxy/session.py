@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .flow import Filter
 
 target_of = lru_cache(1024)(parse_target)
+"""What a text means is remembered, never whether it is allowed; one that means a target is no longer than a name."""
 
 NO_PORT = 0
 """Port in the event about a target whose text is not one."""

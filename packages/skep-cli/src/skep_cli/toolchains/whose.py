@@ -42,7 +42,7 @@ def whose(
         try:
             urls = [url for answer in answers(name, host) for url in answer.registries]
             allow, _ = rules(urls, source=f"toolchain {name}")
-        except PolicyError:
+        except (PolicyError, OSError):  # a disk may be full; what the command did is told all the same
             continue
         hosts = {rule.rpartition(":")[0].strip("[]") for rule in allow}
         for place, port in missed:
