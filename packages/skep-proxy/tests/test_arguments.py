@@ -29,6 +29,9 @@ MISTAKES = [
     (("--config", "absent.toml"), "absent.toml: cannot be read: No such file or directory"),
     (("--config", "rule.toml"), "rule.toml: listener[0].deny: a rule is a host, not a URL"),
     (("--config", "size.toml"), "size.toml: listener[0].max-bytes-out: not a size"),
+    (("--config", "key.toml"), 'key.toml: listener[0].allw: unknown key; did you mean "allow"?'),
+    (("--config", "top.toml"), "top.toml: zebra: unknown key; known are listener, limits"),
+    (("--config", "kind.toml"), "kind.toml: limits.connections: Expected int, got str"),
     (("--config", "empty.toml"), "empty.toml: nothing to listen on: add a [[listener]] table"),
 ]
 
@@ -46,6 +49,9 @@ def test_a_mistake_is_a_usage_error_of_one_line_that_names_it(
     Path("rule.toml").write_text(f'{listener}deny = ["http://x"]\n')
     Path("size.toml").write_text(f'{listener}max-bytes-out = "x"\n')
     Path("empty.toml").write_text("")
+    Path("key.toml").write_text(f"{listener}allw = []\n")
+    Path("top.toml").write_text("zebra = 1\n")
+    Path("kind.toml").write_text('[limits]\nconnections = "x"\n')
     try:
         status: object = main(["serve", *typed])
     except SystemExit as end:  # argparse

@@ -16,7 +16,7 @@ from skep_policy import PolicyError, parse_duration
 
 from .arguments import USAGE, parser
 from .config import DEFAULT_ADDRESS, Place, Settings, flag_listeners, listened
-from .daemon import SIGNALS, Daemon, Options, fail, read_settings, say
+from .daemon import SIGNALS, Daemon, Options, fail, read_settings, refused, say
 from .engine import Stats
 from .server import BACKLOG, bind_tcp, bind_unix, remove_socket
 from .systemd import activated, notify
@@ -120,14 +120,19 @@ def _serve(options: Options, settings: Settings, upstream: Upstream, passed: dic
         return _run(Daemon(options, settings, environ=os.environ, upstream=upstream, sockets=sockets), None, metrics)
     paths: list[tuple[str, int, int]] = []
     for place, _ in settings.listeners:
-        if place.kind == "tcp":
-            sockets[place] = bind_tcp(place.host, place.port)
-        elif place.kind == "unix":
-            sockets[place], made = bind_unix(place.path, place.mode)
-            paths.append(made)
-        elif place not in sockets:
-            raise OSError(f"cannot listen on {place}: no such socket was passed by systemd")
-        sockets[place].listen(BACKLOG)
+        try:
+            if place.kind == "tcp":
+                sockets[place] = bind_tcp(place.host, place.port)
+            elif place.kind == "unix":
+                sockets[place], made = bind_unix(place.path, place.mode)
+                paths.append(made)
+            elif place not in sockets:
+                raise OSError("no such socket was passed by systemd")
+            sockets[place].listen(BACKLOG)
+        except OSError as error:
+            for path in paths:
+                remove_socket(*path)
+            raise refused(place, error) from error
     board = Board(options.workers)
 
     def work(number: int, parent: int) -> int:

@@ -49,6 +49,8 @@ class _Parser(argparse.ArgumentParser):
     """Tells an error in one line, with the command whose help has the answer."""
 
     def error(self, message: str) -> NoReturn:
+        if message.endswith("required: command"):
+            message = "say `skep-proxy serve`, with what may be reached: --allow HOST"
         self.exit(USAGE, f"skep-proxy: {message}; see `{self.prog} --help`\n")
 
 

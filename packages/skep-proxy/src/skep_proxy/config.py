@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -102,7 +103,7 @@ def parse_file(text: str, *, source: str) -> Settings:
     try:
         file = msgspec.toml.decode(text, type=File)
     except msgspec.DecodeError as error:
-        raise PolicyError(str(error), source=source) from None
+        raise PolicyError(_decoding(str(error)), source=source) from None
     listeners: list[tuple[Place, Rules]] = []
     for number, table in enumerate(file.listener):
         key = f"listener[{number}]"
@@ -111,6 +112,19 @@ def parse_file(text: str, *, source: str) -> Settings:
         if place.where() in [other.where() for other, _ in listeners[:number]]:
             raise PolicyError(f"{place} is listed twice", source=source, key=f"listener[{number}]")
     return Settings(tuple(listeners), Limits(**msgspec.structs.asdict(file.limits)))
+
+
+def _decoding(said: str) -> str:
+    """What a decoder says, by the words of the file."""
+    said, _, place = said.replace("`", "").partition(" - at $.")
+    name = said.partition("unknown field ")[2]
+    if not name:
+        return f"{place}: {said}" if place else said
+    table = ListenerTable if place.startswith("listener") else LimitsTable if place.startswith("limits") else File
+    known = table.__struct_encode_fields__
+    near = get_close_matches(name, known, n=1)
+    remedy = f'did you mean "{near[0]}"?' if near else f"known are {', '.join(known)}"
+    return f"{place}{place and '.'}{name}: unknown key; {remedy}"
 
 
 def flag_listeners(

@@ -7,6 +7,7 @@ SIGTERM, SIGINT   nothing new is accepted, open connections have `drain` seconds
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -107,6 +108,20 @@ def say(text: str) -> None:
         pass
 
 
+def refused(place: Place, error: OSError) -> OSError:
+    """What is told of a place that cannot be listened on, with the remedy where one is known."""
+    remedies = {
+        ("unix", errno.EADDRINUSE): f"; `rm {place.path}` if no other proxy is there",
+        ("unix", errno.ENOENT): "; make its folder first",
+        ("tcp", errno.EADDRINUSE): "; another --listen, or end what listens there",
+        ("tcp", errno.EACCES): "; ports below 1024 are root's",
+        ("tcp", errno.EADDRNOTAVAIL): "; it is no address of this machine",
+    }
+    return OSError(
+        f"cannot listen on {place}: {error.strerror or error}{remedies.get((place.kind, error.errno or 0), '')}"
+    )
+
+
 class Daemon:
     """One process. `sockets` are listening sockets made before, by place; other places are opened here."""
 
@@ -148,7 +163,7 @@ class Daemon:
                 case "activated":
                     raise OSError(f"no socket of the name {place.path!r} was passed by systemd")
         except OSError as error:
-            raise OSError(f"cannot listen on {place}: {error.strerror or error}") from error
+            raise refused(place, error) from error
 
     async def run(self, parent: int | None = None, metrics_socket: socket.socket | None = None) -> None:
         """Serve until told to stop, or until the other end of the pipe `parent` is closed."""
