@@ -251,7 +251,7 @@ def test_another_platform_is_said_to_have_no_boundary_by_doctor_too(machine: Mac
         ({"mode": "missing"}, "sandbox-exec: "),
         ({"mode": "nested"}, "nested: already inside a sandbox"),
         ({"mode": "unreadable"}, "profile: macOS does not take the profile"),
-        ({"mode": "idle"}, "attestation: the boundary is not what it should be"),
+        ({"mode": "idle"}, "attestation: the sandbox does not hold as it was set up"),
         ({"uid": 0}, "user: a profile does not hold a worker that is root"),
     ],
 )

@@ -455,3 +455,10 @@ def test_a_nul_tells_the_shim_nothing(where: str) -> None:
     assert (
         b"argv=x network=open\0" in compile(boundary(), ["x network=open"], facts=FACTS, bwrap="/usr/bin/bwrap").config
     )
+
+
+@pytest.mark.parametrize("argv", ["true", []], ids=["a text", "nothing"])
+def test_an_argv_that_is_no_list_of_words_is_refused(argv: list[str]) -> None:
+    with pytest.raises(ValueError, match="the program and its arguments"):
+        compile(boundary(), argv, facts=FACTS, bwrap="/usr/bin/bwrap")
+    assert compile(boundary(), ["true"], facts=FACTS, bwrap="/usr/bin/bwrap")

@@ -253,8 +253,11 @@ def compile(
     `proxied` says that a proxy's connection will be handed in at spawn; `transparent` that programs which know no proxy
     are served as well; `apart` that the worker gets a user namespace below the sandbox's, without which nothing is
     transparent; `memory_rlimit` that no cgroup holds the memory limit. Raises BackendUnavailable when this machine has
-    no seccomp filter of ours, the policy needs a proxy, or a path cannot be mounted as it says.
+    no seccomp filter of ours, the policy needs a proxy, or a path cannot be mounted as it says; ValueError for an
+    argv that names no program.
     """
+    if isinstance(argv, str) or not argv:
+        raise ValueError(f"argv is a list, the program and its arguments, not {argv!r}")
     if facts.machine not in PROGRAMS:
         raise BackendUnavailable(f"no seccomp filter for {facts.machine}: only {', '.join(sorted(PROGRAMS))} are known")
     network = network_of(boundary, proxied=proxied, transparent=transparent and proxied and apart)

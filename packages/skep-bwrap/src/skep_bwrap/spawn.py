@@ -186,7 +186,9 @@ class Sandbox:
             raise BackendUnavailable(f"the kernel refuses {said['unable'][0]}", check="apart")
         if "refused" in said:
             raise BackendUnavailable(
-                f"the boundary is not what it should be: {said['refused'][0]}", check="attestation"
+                f"the sandbox does not hold as it was set up, so nothing ran in it: {said['refused'][0]}",
+                fix="`skep doctor` tries each part of it",
+                check="attestation",
             )
         limit, ending = words.get("limit"), next((number for number in self._early if number in ENDING), None)
         exit_code = int(words.get("exit", 128 + signal.SIGKILL))

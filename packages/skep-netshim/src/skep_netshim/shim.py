@@ -341,7 +341,7 @@ def cover(records: List[bytes]) -> None:
             # Gone, replaced by a folder, or in a folder that is closed to us as it is to the worker.
             tolerated = kind == b"socket" and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
             if not tolerated and not (kind == b"knob" and error.errno == errno.ENOENT):
-                raise Refused("%s cannot be covered" % error) from None
+                raise Refused("%s cannot be covered: %s" % (os.fsdecode(path), os.strerror(error.errno or 0))) from None
             folder = openable(path) if error.errno == errno.EACCES else None
             if folder is not None:
                 checked(mount(VOID, folder, None, MS_BIND, None), os.fsdecode(folder))
@@ -887,6 +887,9 @@ def controlled(control_fd: int, config_fd: int, proxy_fd: Optional[int]) -> None
         os._exit(125)
     except Refused as refusal:
         say("refused %s" % refusal)
+        os._exit(125)
+    except OSError as error:
+        say("refused %s%s" % ("%s: " % os.fsdecode(error.filename) if error.filename else "", error.strerror or error))
         os._exit(125)
     except BaseException as error:
         say("refused %s: %s" % (type(error).__name__, error))

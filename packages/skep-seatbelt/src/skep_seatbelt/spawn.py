@@ -146,7 +146,10 @@ class Sandbox:
         if "failed" in words or "exit" not in words:
             raise BackendUnavailable(f"the guardian of the sandbox failed: {words.get('failed', 'it was killed')}")
         if "refused" in said:
-            raise BackendUnavailable(f"the boundary is not what it should be: {said['refused']}", check="attestation")
+            raise BackendUnavailable(
+                f"the sandbox does not hold as it was set up, so nothing ran in it: {said['refused']}",
+                check="attestation",
+            )
         if "attest" not in said and "limit" not in words:
             raise classify(diagnostics, int(words["exit"]))
         return Ended(
