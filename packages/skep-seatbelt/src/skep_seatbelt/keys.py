@@ -10,29 +10,27 @@ from skep_policy.errors import PolicyError
 
 KEYS: Final[dict[str, Key]] = {
     **SAME_EVERYWHERE,
-    "filesystem.write": Key("enforced", "file-write* below each root and nowhere else"),
-    "filesystem.protect": Key("enforced", "file-write* denied, renames of the folders above it too"),
-    "filesystem.hide": Key("enforced", "every file and socket operation denied with EPERM"),
-    "filesystem.grant": Key("enforced", "one entry fewer is denied"),
+    "filesystem.write": Key("enforced", "everything else is read-only"),
+    "filesystem.protect": Key("enforced", "it is read-only, and the folders above it cannot be renamed"),
+    "filesystem.hide": Key("enforced", "whatever is tried with it is not permitted"),
+    "filesystem.grant": Key("enforced", "the path is left as it is outside"),
     "filesystem.read": Key(
         "differs",
-        '"minimal" keeps a fixed set of system folders readable, and folders and links anywhere can be stat-ed',
+        'with "minimal" a fixed set of system folders stays readable, and what folders and links there are can be seen',
     ),
-    "filesystem.git": Key("enforced", "by the paths it protects"),
-    "filesystem.devices": Key("differs", "write and ioctl on the node; nothing that is not a node below /dev (no GPU)"),
-    "filesystem.sockets": Key("enforced", "connect to that path"),
+    "filesystem.git": Key("enforced", "config and hooks stay read-only, the rest of .git can be written"),
+    "filesystem.devices": Key("differs", "a file below /dev, and no other kind of device (no GPU)"),
+    "filesystem.sockets": Key("enforced", "every other one outside the writable folders is closed to the worker"),
     "network.allow": Key(
         "differs",
         "by the proxy alone: a program that ignores the proxy settings reaches nothing. localhost:PORT is reached "
         "directly, on the machine's own loopback; a server inside cannot listen",
     ),
-    "env.pass": Key("enforced", "DYLD_* are refused"),
-    "env.set": Key("enforced", "DYLD_* are refused"),
+    "env.pass": Key("enforced", "DYLD_* are refused, as they change which code programs load"),
+    "env.set": Key("enforced", "DYLD_* are refused, as they change which code programs load"),
     "limits.memory": Key("refused", "macOS has no limit on the memory of a process tree"),
-    "limits.processes": Key(
-        "differs", "RLIMIT_NPROC: that many more processes of this user than were running, whoever starts them"
-    ),
-    "limits.file-size": Key("enforced", "RLIMIT_FSIZE, and of files that output is relayed to"),
+    "limits.processes": Key("differs", "that many more processes of this user than were running, whoever starts them"),
+    "limits.file-size": Key("enforced", "by the kernel, for each file; for those that output goes to as well"),
     "limits.disk-free": Key("enforced", "looked at ten times a second"),
     "setup.network": Key("differs", "as network.allow"),
     "verify.network": Key("differs", "as network.allow"),
