@@ -42,7 +42,7 @@ VARIES = (
     (r"\d+ times?, [\d,]+ bytes out, [\d,]+ in", "N times, N bytes out, N in"),
     (r"\b\d+\.\d+ ?s\b|(?<= )\d+\.\d(?= )", "N s"),
     (r"(?<=^  boundary  ).*", "LAYERS"),
-    (r"(?<=RUN: )(an overlay over .*|copying .*\n.*: workspace of .*)", "WORKSPACE"),
+    (r"(?<=RUN: )(an overlay over .*|a copy, .*\n.*: copying .*\n.*: copied .*)", "WORKSPACE"),
     (r" +(?=(DATE|N s|STARTED|SECONDS))|(?<=N s) +", " "),
 )
 """What is different each time, and what stands for it here."""

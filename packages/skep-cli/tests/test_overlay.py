@@ -304,6 +304,7 @@ def test_where_nothing_can_be_laid_over_it_a_copy_is_made_and_the_record_says_wh
     assert done.returncode == 0, done.stderr
     told = document(done)
     assert told["workspace"] == "copy" and "says: bwrap: no such mount" in told["layers"]["overlay"]
+    assert f"a copy, as nothing can be laid over the tree here: {told['layers']['overlay']}" in done.stderr
     refused = skep(state, *words, "--workspace", "overlay", env=env)
     assert refused.returncode == 125 and "--workspace copy works everywhere" in refused.stderr
 

@@ -61,7 +61,7 @@ def test_the_answer_says_which_it_was_taken_for(tmp_path: Path, monkeypatch: pyt
     path = CliRunner().invoke(command, ["explain", "notes.md"])
     assert path.exit_code == 0 and path.output.startswith(f"path {tmp_path}/notes.md: allowed")
     denied = CliRunner().invoke(command, ["explain", "notes.md:443"]).output
-    assert denied == "host notes.md:443: denied: not-listed; --allow notes.md lists it\n"
+    assert denied == "host notes.md:443: denied: not in the allowlist; --allow notes.md lists it\n"
 
 
 @pytest.mark.parametrize(
@@ -217,3 +217,19 @@ def test_what_lies_in_a_folder_nobody_here_may_search_is_told_as_that(
     assert told.exit_code == 1 and f"path {closed}/x: denied: hidden: {closed} may not be searched" in told.output
     closed.chmod(0o700)
     assert CliRunner().invoke(command, ["explain", "./closed/x"]).exit_code == 0
+
+
+def test_a_decision_is_told_in_words_and_kept_as_a_word_for_scripts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+    def told(*words: str) -> str:
+        return CliRunner().invoke(command, ["explain", *words]).output
+
+    assert told("x.example", "--allow", "x.example") == "host x.example:443: allowed by x.example (command line)\n"
+    assert told("127.1").startswith("host 127.1: denied: not a host that can be asked for; write a name")
+    assert told("x.example", "--deny", "x.example").endswith("(command line): a deny rule names it\n")
+    assert json.loads(told("x.example", "--json"))["reason"] == "not-listed"

@@ -305,9 +305,11 @@ def test_the_version_is_told(state: Path, flag: str) -> None:
 
 
 def test_a_shell_is_offered_runs_workers_and_toolchains(state: Path, repo: Path) -> None:
+    def asked(line: str) -> dict[str, str]:
+        return {"_SKEP_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
+
     def offered(line: str) -> list[str]:
-        env = {"_SKEP_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
-        return [item.partition(",")[2] for item in skep(state, env=env).stdout.splitlines()]
+        return [item.partition(",")[2] for item in skep(state, env=asked(line)).stdout.splitlines()]
 
     assert offered("skep review ") == [""]
     done = document(skep(state, "run", str(repo), "x", "--worker", "true", "--json", *HERE))
@@ -316,4 +318,6 @@ def test_a_shell_is_offered_runs_workers_and_toolchains(state: Path, repo: Path)
     assert offered(f"skep review {done['id'][:4]}") == [done["id"]] and offered("skep review z") == [""]
     assert offered("skep run . x --worker co") == ["codex"] and offered("skep exec --preset ge") == ["gemini"]
     assert offered("skep workers go") == ["goose"]
+    assert skep(state, env=asked("skep policy explain ./")).stdout == "file,./\n"
+    assert skep(state, env=asked("skep run ./")).stdout == "dir,./\n"
     assert offered("skep exec --toolchain ") == ["go", "jvm", "node", "python", "rust"]

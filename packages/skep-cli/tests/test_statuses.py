@@ -45,6 +45,8 @@ MISTAKES = [
     (("--env", "1X=2"), 2, "--env: not the name", "use letters"),
     (("--device", "nothing"), 2, "--device: not a device", "/dev/kvm"),
     (("--alow", "x"), 2, "no such option --alow; did you mean --allow", "--help"),
+    (("--allow", "--"), 2, "--allow needs a DOMAIN", "before the --"),
+    (("--wall", "--"), 2, "--wall needs a TIME", "before the --"),
     (("--write", "missing"), 125, "--write: ", "mkdir -p"),
     (("--policy", "folder.toml"), 125, "folder.toml: filesystem.write: ", "mkdir -p"),
     (("--write", "/proc"), 125, "/proc cannot be writable", "name a folder"),
@@ -151,3 +153,44 @@ def test_a_report_that_cannot_be_written_names_its_flag_and_what_to_do(state: Pa
     assert (
         done.stderr == "skep: --report none/report.json: No such file or directory: name a file that can be written\n"
     )
+
+
+def test_a_configuration_that_may_not_be_looked_at_is_refused_and_not_left_out(state: Path) -> None:
+    (state / "loop").symlink_to("loop")
+    done = skep(state, "exec", "--", "true", env={"XDG_CONFIG_HOME": str(state / "loop")})
+    assert done.returncode == 2 and "skep/config.toml: cannot be read" in done.stderr
+    (state / "empty").mkdir()
+    assert skep(state, "exec", "--", "true", env={"XDG_CONFIG_HOME": str(state / "empty")}).returncode == 0
+
+
+@pytest.mark.sandbox
+def test_a_path_that_was_typed_and_leads_nowhere_is_told(state: Path) -> None:
+    (state / "home").mkdir(exist_ok=True)
+    (state / "home/there").touch()
+    for flag in ("--hide", "--protect", "--grant"):
+        done = skep(
+            state,
+            "exec",
+            flag,
+            "their",
+            flag,
+            "there",
+            *(("--hide", "*.pem") if flag == "--hide" else ()),
+            "--",
+            "true",
+        )
+        assert done.returncode == 0
+        assert done.stderr == f"skep: {flag} their: nothing is there now; is it spelt right?\n"
+
+
+def test_the_help_of_run_and_exec_fits_a_page_and_has_every_flag_once() -> None:
+    for command in ("run", "exec"):
+        context = click.Context(cli, info_name="skep", terminal_width=80)
+        found = cli.get_command(context, command)
+        assert found is not None
+        sub = click.Context(found, parent=context, info_name=command, terminal_width=80)
+        lines = found.get_help(sub).splitlines()
+        assert len(lines) <= 60
+        for param in found.get_params(sub):
+            if isinstance(param, click.Option):
+                assert sum(line.startswith(f"  {param.opts[-1]} ") for line in lines) + ("-h" in param.opts) == 1

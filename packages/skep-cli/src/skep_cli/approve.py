@@ -22,7 +22,7 @@ from .git.branch import Branch, Builder, Identity, Kept
 from .git.hostgit import Git, GitFailed, find_git, user_config
 from .git.repository import Repository
 from .owners import name_of
-from .screen.render import Page, count, visible
+from .screen.render import Page, count, minute, visible
 
 MAX_KEPT = 256 << 20
 FALLBACK = Identity("skep", "skep@localhost")
@@ -89,7 +89,7 @@ def decided(folder: RunFolder) -> Run:
     if checked.last("sealed") is None:
         raise SkepError(f"run {run.id} came to no end: skep was killed; start it again")
     if run.verdict:
-        raise SkepError(f"run {run.id} was {run.verdict.verdict} already, at {run.verdict.time}")
+        raise SkepError(f"run {run.id} was {run.verdict.verdict} already, at {minute(run.verdict.time)}")
     return run
 
 

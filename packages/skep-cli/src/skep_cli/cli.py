@@ -130,7 +130,7 @@ def cli() -> None:
     A task:       skep run REPO "fix the failing test" --worker claude
 
     \b
-    Exit status:  exec: the command's; run: 0 when the work is done and verified, 1 when it is not;
-                  2 usage, 124 the --wall limit, 125 skep could not run it, 126 and 127 as in a shell,
-                  128+N signal N
+    Exit status:  exec: the command's; run: 0 done and verified, 1 not;
+                  2 usage, 124 the --wall limit, 125 skep could not run it,
+                  126 and 127 as in a shell, 128+N signal N
     """

@@ -1,4 +1,4 @@
-"""What a shell offers for the words of a command: runs, workers, toolchains."""
+"""What a shell offers for the words of a command: runs, workers, toolchains, paths."""
 
 from __future__ import annotations
 
@@ -39,6 +39,16 @@ def workers(ctx: click.Context, param: click.Parameter, incomplete: str) -> list
     except SkepError:
         return []
     return [CompletionItem(name) for name in known if name.startswith(incomplete)]
+
+
+def folders(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The shell's own folders."""
+    return [CompletionItem(incomplete, type="dir")]
+
+
+def paths(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """The shell's own files and folders."""
+    return [CompletionItem(incomplete, type="file")]
 
 
 def toolchains(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

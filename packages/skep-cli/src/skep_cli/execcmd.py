@@ -8,10 +8,10 @@ from typing import Any
 import click
 
 from .exec import execute
-from .options import collect, here, policy_flags
+from .options import Grouped, collect, here, policy_flags
 
 
-class ExecCommand(click.Command):
+class ExecCommand(Grouped):
     """Says where the command begins when one of its own options was taken for ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -40,8 +40,8 @@ def command(command: tuple[str, ...], **values: Any) -> None:
     Its input, output and terminal are its own.
 
     \b
-    Exit status: the command's, 128+N when a signal N ended it; 124 on the --wall limit; 125 when skep
-    could not run it; 126 and 127 as in a shell.
+    Exit status: the command's, 128+N when signal N ended it; 2 usage;
+    124 the --wall limit; 125 skep could not run it; 126, 127 as in a shell.
 
     \b
     Examples:

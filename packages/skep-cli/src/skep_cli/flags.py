@@ -32,16 +32,16 @@ class Flag(Value):
 
 
 POLICY_FLAGS: Final = (
-    Flag("--policy", "policy", "one", "FILE", "A policy file, on top of the user's and the project's."),
+    Flag("--policy", "policy", "one", "FILE", "A policy file on top of the user's and project's."),
     Flag(
         "--allow",
         "allow",
         "many",
         "DOMAIN",
-        "Let it reach DOMAIN[:PORT], *.DOMAIN, an address, a network, or * for all.",
+        "What it may reach: HOST[:PORT], *.DOMAIN, *, ...",
         "network.allow",
     ),
-    Flag("--deny", "deny", "many", "DOMAIN", "Never let it reach DOMAIN; beats every --allow.", "network.deny"),
+    Flag("--deny", "deny", "many", "DOMAIN", "What it may never reach; beats every --allow.", "network.deny"),
     Flag("--write", "write", "many", "PATH", "One more folder or file it may write.", "filesystem.write"),
     Flag(
         "--protect", "protect", "many", "PATH", "Read-only although a writable folder holds it.", "filesystem.protect"
@@ -52,7 +52,7 @@ POLICY_FLAGS: Final = (
         "grant",
         "many",
         "PATH",
-        "Take PATH off the hidden or protected set that is built in.",
+        "Open PATH, which is hidden or protected as built in.",
         "filesystem.grant",
     ),
     Flag("--env", "env", "many", "NAME[=VALUE]", "Pass a variable, or set it.", "env.pass"),
@@ -61,13 +61,13 @@ POLICY_FLAGS: Final = (
         "git",
         "switch",
         "",
-        "Let it commit: objects, refs and index are writable, config and hooks are not.",
+        "Let it commit; config and hooks stay read-only.",
         "filesystem.git",
     ),
-    Flag("--socket", "socket", "many", "PATH", "Let it connect to one Unix socket of the host.", "filesystem.sockets"),
-    Flag("--device", "device", "many", "PATH", "Let it use one device, such as /dev/kvm.", "filesystem.devices"),
+    Flag("--socket", "socket", "many", "PATH", "Let it connect to a Unix socket outside.", "filesystem.sockets"),
+    Flag("--device", "device", "many", "PATH", "Let it use a device, such as /dev/kvm.", "filesystem.devices"),
     Flag("--wall", "wall", "one", "TIME", "End it after TIME, such as 90s, 30m or 2h.", "limits.wall"),
-    Flag("--memory", "memory", "one", "SIZE", "Memory of all its processes together, such as 8GiB.", "limits.memory"),
+    Flag("--memory", "memory", "one", "SIZE", "For all its processes together, such as 8GiB.", "limits.memory"),
     Flag("--processes", "processes", "number", "N", "How many processes it may have at once.", "limits.processes"),
     Flag("--file-size", "file_size", "one", "SIZE", "The largest file it may write.", "limits.file-size"),
     Flag(
@@ -75,7 +75,7 @@ POLICY_FLAGS: Final = (
         "disk_free",
         "one",
         "SIZE",
-        "End it when a disk it writes on has less than SIZE left.",
+        "End it when a disk it writes on has less left.",
         "limits.disk-free",
     ),
     Flag(
@@ -83,7 +83,7 @@ POLICY_FLAGS: Final = (
         "preset",
         "one",
         "NAME",
-        "What a known agent needs: claude, codex, ... (`skep workers`).",
+        "What an agent needs: claude, ... (`skep workers`).",
         "worker.preset",
     ),
     Flag(
@@ -91,14 +91,12 @@ POLICY_FLAGS: Final = (
         "toolchain",
         "many",
         "NAME",
-        "Caches and registry of python, node, rust, go or jvm.",
+        "The registry of python, node, rust, go or jvm.",
         "worker.toolchains",
     ),
-    Flag("--strict", "strict", "switch", "", "Also no Unix sockets and no nested namespaces."),
+    Flag("--strict", "strict", "switch", "", "No Unix sockets and no sandbox inside it either."),
 )
-REPORT_FLAG: Final = Flag(
-    "--report", "report", "one", "FILE", "Write what was in force and what happened to FILE, as JSON."
-)
+REPORT_FLAG: Final = Flag("--report", "report", "one", "FILE", "Write what was in force and happened, as JSON.")
 
 
 class Flags(Record):
@@ -174,7 +172,7 @@ def parse_simple(words: Sequence[str], table: Sequence[Flag]) -> tuple[Flags, li
             continue
         if not equals:
             value = next(rest, None)
-            if value is None:
+            if value is None or value == "--":
                 return None
         if flag.kind == "number":
             values[flag.field] = number(value)

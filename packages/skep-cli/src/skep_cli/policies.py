@@ -13,6 +13,17 @@ from .flags import SOURCE, Flags
 from .projectfile import PROJECT_FILE, project_layer
 
 
+def stands(path: str) -> bool:
+    """Whether something is there. What may not be looked at counts, and is refused when it is read."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass
+    return True
+
+
 def effective(flags: Flags, *, facts: Facts, project: str, own_command: bool = False) -> Effective:
     """The policy in force in the folder `project`. Raises PolicyError with the place of what is wrong.
 
@@ -22,7 +33,7 @@ def effective(flags: Flags, *, facts: Facts, project: str, own_command: bool = F
     With `own_command` a command written in a file beats that of the preset.
     """
     layers: list[Layer] = []
-    if os.path.lexists(facts.config_file):
+    if stands(facts.config_file):
         from skep_policy.load import load_policy
 
         layers.append(Layer(facts.config_file, load_policy(facts.config_file), base=os.path.dirname(facts.config_file)))
@@ -96,4 +107,16 @@ def withheld_lines(policy: Effective, project: str) -> list[str]:
 def unset_lines(flags: Flags, facts: Facts) -> list[str]:
     """A line for each variable that was typed to be passed and is not there."""
     names = [name for name in flags.env if "=" not in name and "*" not in name and name not in facts.environ]
-    return [f"--env {name}: it is not set here, so nothing is passed; --env {name}=VALUE sets it" for name in names]
+    unset = [f"--env {name}: it is not set here, so nothing is passed; --env {name}=VALUE sets it" for name in names]
+    return unset + absent_lines(flags, facts)
+
+
+def absent_lines(flags: Flags, facts: Facts) -> list[str]:
+    """A line for each path that was typed and leads nowhere, which is a slip of the fingers more often than not."""
+    lines: list[str] = []
+    for name, paths in (("--protect", flags.protect), ("--hide", flags.hide), ("--grant", flags.grant)):
+        for path in paths:
+            full = os.path.join(facts.cwd, os.path.expanduser(path))
+            if not any(char in path for char in "*?") and not os.path.lexists(full):
+                lines.append(f"{name} {path}: nothing is there now; is it spelt right?")
+    return lines

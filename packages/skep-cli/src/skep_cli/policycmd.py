@@ -22,7 +22,7 @@ from skep_policy.paths import expand
 from skep_policy.resolution import resolve
 from skep_policy.verdict import NOT_LISTED
 
-from . import policies
+from . import completion, policies
 from .errors import CannotRun, UsageError, refused
 from .evidence.state import gather
 from .flags import Flags
@@ -33,6 +33,7 @@ from .private import own
 from .refusals import said
 from .screen.fold import columns, folded
 from .screen.render import one_line
+from .screen.told import reason_words
 
 
 @click.group(short_help="Show, check and explain the policy.")
@@ -161,7 +162,7 @@ def check(file: str | None, **values: Any) -> None:
 
 
 @command.command(short_help="Say whether a host or a path may be reached.")
-@click.argument("target")
+@click.argument("target", shell_complete=completion.paths)
 @policy_flags(report=False)
 @JSON
 def explain(target: str, json: bool, **values: Any) -> None:
@@ -193,10 +194,10 @@ def explain(target: str, json: bool, **values: Any) -> None:
     else:
         rule = f" by {explanation.rule} ({explanation.source})" if explanation.rule else ""
         verdict = "allowed" if explanation.allow else "denied"
-        hint = (
-            f"; --allow {explanation.target.removesuffix(':443')} lists it" if explanation.reason == NOT_LISTED else ""
-        )
-        tell(f"{kind} {explanation.target}: {verdict}{rule}: {explanation.reason}{hint}")
+        why = reason_words(explanation.reason)
+        if explanation.reason == NOT_LISTED:
+            why += f"; --allow {explanation.target.removesuffix(':443')} lists it"
+        tell(f"{kind} {explanation.target}: {verdict}{rule}{why and f': {why}'}")
     sys.exit(0 if explanation.allow else 1)
 
 

@@ -36,7 +36,7 @@ def brief(
     yield ""
     yield f"network: {NETWORK[boundary.rules.mode]}"
     yield from _rules("writable", boundary.roots, whole=True)
-    yield from _rules("read-only", boundary.protects)
+    yield from _rules("read-only inside these", boundary.protects)
     yield from _rules("hidden", boundary.hides)
     passed = sum(1 for entry in policy.of("env.pass") if entry.source == BUILT_IN)
     yield f"environment: {count(len(boundary.env), 'variable')}; {passed} names are passed, if set, as built in"
@@ -53,7 +53,11 @@ def whole(
     yield from _withheld(policy)
     yield ""
     yield f"network: {boundary.rules.mode}"
-    for title, rules in (("writable", boundary.roots), ("read-only", boundary.protects), ("hidden", boundary.hides)):
+    for title, rules in (
+        ("writable", boundary.roots),
+        ("read-only inside these", boundary.protects),
+        ("hidden", boundary.hides),
+    ):
         yield ""
         yield from _rules(title, rules, whole=True)
     yield ""

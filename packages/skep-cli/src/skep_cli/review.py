@@ -22,7 +22,7 @@ from .git.hostgit import Git, find_git
 from .git.objects import Store
 from .git.trees import LINK, Change, changes
 from .screen.render import Page, count, one_line, visible
-from .screen.told import place
+from .screen.told import place, reason_words
 
 DIFF_LINES, LINE_LENGTH = 400, 500
 SAID_LINES = 20
@@ -229,10 +229,8 @@ def _egress(run: Run, page: Page) -> None:
         failed = f", never reached: {one_line(allowed.why)}" if 0 < allowed.count == allowed.unreached else ""
         page.line(f"  allowed {place(allowed.host, allowed.port)}  {count(allowed.count, 'time')}, {traffic}{failed}")
     for denied in run.egress.denied[:LISTED]:
-        page.line(
-            f"  denied  {one_line(place(denied.host, denied.port))}  {count(denied.count, 'time')}, {denied.reason}",
-            "yellow",
-        )
+        times, why = count(denied.count, "time"), reason_words(denied.reason)
+        page.line(f"  denied  {one_line(place(denied.host, denied.port))}  {times}, {why}", "yellow")
     _more(max(len(run.egress.allowed), len(run.egress.denied)), page)
 
 

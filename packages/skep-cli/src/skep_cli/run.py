@@ -27,7 +27,7 @@ from .evidence.state import RunFolder, Runs, gather
 from .flags import Flags
 from .git import repository
 from .git.hostgit import find_git
-from .options import collect, here, policy_flags
+from .options import Grouped, collect, here, policy_flags
 from .refusals import unknown
 from .reportfile import Before, ReportFile
 from .screen.status import Status
@@ -43,67 +43,64 @@ LEFT_BEHIND = ("__pycache__/",)
 """What a run of the code leaves and nobody commits, whether the project's own `.gitignore` has it or not."""
 
 
-@click.command("run", short_help="Give a task to a worker and get a verified patch back.")
-@click.argument("repo", type=click.Path())
+@click.command("run", cls=Grouped, short_help="Give a task to a worker and get a verified patch back.")
+@click.argument("repo", shell_complete=completion.folders)
 @click.argument("task")
 @click.option(
     "--worker",
-    metavar="PRESET|'CMD {task}'",
+    metavar="WORKER",
     shell_complete=completion.workers,
-    help="A preset (`skep workers`), or a command, started in REPO, in which {task} is replaced by TASK.",
+    help="A preset (`skep workers`), or a 'CMD {task}'.",
 )
 @click.option(
     "--execution-mode",
     "mode",
     type=click.Choice(["sandbox", "workspace"]),
     default="sandbox",
-    show_default=True,
-    help="`workspace` enforces nothing: a plain process in the disposable copy, for workers you trust.",
+    metavar="MODE",
+    help="sandbox, or workspace, which enforces nothing.",
 )
 @click.option(
     "--workspace",
     type=click.Choice(["auto", "overlay", "copy"]),
     default="auto",
-    show_default=True,
-    help="How the worker gets a tree of its own.",
+    metavar="KIND",
+    help="Its own tree: auto, overlay or copy.",
 )
-@click.option("--verify", metavar="CMD", help="Judge the patch by this command, on a clean workspace, without network.")
-@click.option(
-    "--setup", metavar="CMD", multiple=True, help="Make the workspace ready by this command, before the worker."
-)
+@click.option("--verify", metavar="CMD", help="Judge the patch, in a clean tree without network.")
+@click.option("--setup", metavar="CMD", multiple=True, help="Make the tree ready, before the worker.")
 @click.option(
     "--setup-toolchain",
     metavar="NAME",
     multiple=True,
     shell_complete=completion.toolchains,
-    help="A toolchain for --setup, whose registry the worker does not get.",
+    help="A toolchain for --setup, and not for the worker.",
 )
 @click.option(
     "--caches",
     type=click.Choice(["cold", "warm"]),
     default="cold",
-    show_default=True,
-    help="`warm`: the toolchains' caches of the host, what is written to them kept apart and gone with the run.",
+    metavar="KIND",
+    help="Of the toolchains: cold, or warm as on the host.",
 )
-@click.option("--results", metavar="DIR", type=click.Path(), help="The folder for the worker's results.")
-@click.option("--keep", is_flag=True, help="Keep the workspace afterwards.")
-@click.option("--json", "as_json", is_flag=True, help="Print the outcome as JSON, on the last line of stdout.")
-@click.option("--quiet", is_flag=True, help="No progress lines and no output of the worker.")
+@click.option("--results", metavar="DIR", type=click.Path(), help="Where the worker puts results.")
+@click.option("--keep", is_flag=True, help="Keep the tree afterwards.")
+@click.option("--json", "as_json", is_flag=True, help="The outcome as JSON, on the last line of stdout.")
+@click.option("--quiet", is_flag=True, help="No progress and no output of the worker.")
 @policy_flags()
 def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: Kind, **values: Any) -> None:
-    """Give TASK to a worker on a copy of REPO, in the boundary of the policy; record it, take the patch, verify it.
-
-    REPO itself is never written. `skep review`, `skep approve` and `skep deny` come after.
+    """Give TASK to a worker on a copy of the folder REPO, which is never written itself; take the patch, verify it.
+    `skep review`, `skep approve` and `skep deny` come after.
 
     \b
-    Exit status: 0 when the worker completed and the verification passed or none was asked for, 1 when either
-    did not or the setup failed, 2 for a flag or an operand that cannot be used, 124 on the --wall limit, 125 when
-    skep could not run it, 127 when the worker's program is not on PATH, 128+N when signal N came before the worker.
+    Exit status: 0 completed, and verified if asked; 1 failed, or the setup or the
+    verification did; 2 usage; 124 the --wall limit; 125 skep could not run it;
+    127 no such program as worker; 128+N signal N came before the worker.
 
     \b
     Examples:
         skep run . "fix the failing test" --worker codex --verify 'pytest -q'
-        skep run ../lib "update the docs" --worker ./agent.sh --allow api.example.com
+        skep run ../lib "update the docs" --worker './agent.sh {task}'
     """
     flags = collect(values)
     interrupts = Interrupts()
@@ -243,7 +240,9 @@ def prepared(
     if problem:
         remedy = workers.remedy(words, presets.names(facts))
         raise CannotRun(f"the worker cannot start: {problem}{remedy}", exit_code=127)
-    order = msgspec.structs.replace(order, notes=[*order.notes, *bounds.notes, *unverified(order, facts)])
+    order = msgspec.structs.replace(
+        order, notes=[*order.notes, *bounds.notes, *unverified(order, facts), *apart(order, facts)]
+    )
     for line in order.notes:
         status.warn(line)
     if mode == "workspace":
@@ -257,6 +256,15 @@ def warm_caches(effective: Effective, more: tuple[str, ...], facts: Facts) -> di
 
     names = [*effective.items("worker.toolchains"), *effective.items("setup.toolchains"), *more]
     return caches(list(dict.fromkeys(names)), facts)
+
+
+def apart(order: Order, facts: Facts) -> list[str]:
+    """A line when the folder lies in a repository that has no part in the run, said before it."""
+    tops = (str(top) for top in Path(order.folder).parents if (top / ".git").is_dir())
+    top = None if order.repository else next(tops, None)
+    if top is None or top == facts.home:
+        return []
+    return [f"{order.folder} is a plain folder to this run: the repository {top} tracks nothing in it"]
 
 
 def unverified(order: Order, facts: Facts) -> list[str]:
@@ -339,8 +347,8 @@ def results_folder(results: str | None, root: str) -> str | None:
 
 
 def _tell(run: Run, folder: RunFolder, status: Status, writable: list[str]) -> None:
-    if run.reason:
-        status.say(f"run {run.id}: {run.reason}")
+    if run.reason and (line := f"run {run.id}: {run.reason}") not in status.warned:
+        status.say(line)
     for finding in run.findings:
         status.say(f"run {run.id}: {finding.kind}: {finding.path}: {finding.detail}")
     from .toolchains.whose import whose
@@ -350,6 +358,9 @@ def _tell(run: Run, folder: RunFolder, status: Status, writable: list[str]) -> N
     status.say(f"run {run.id}: record in {folder.path}")
     if run.files_changed:
         status.say(f"look: skep review {run.id}")
-        status.say(f"then: {run.approving}, or skep deny {run.id}")
+        why = {"none": " (nothing verified it)", "failed": " (it failed its verification)"}.get(
+            run.verification.outcome, " (its verification could not be made)"
+        )
+        status.say(f"then: {run.approving}{why if '--force' in run.approving else ''}, or skep deny {run.id}")
     elif run.state != "completed":
         status.say(f"look: skep review {run.id}")

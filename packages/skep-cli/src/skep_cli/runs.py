@@ -12,7 +12,7 @@ from .errors import SkepError
 from .evidence import record
 from .evidence.record import one_json, shown_path
 from .evidence.state import RunFolder, Runs, gather
-from .screen.render import Page, table
+from .screen.render import Page, minute, table
 
 MAX_SHOWN = 50
 
@@ -78,7 +78,7 @@ def _cells(row: dict[str, Any], home: str) -> tuple[str, ...]:
         row["state"],
         row["verification"] or "",
         row["verdict"] or "",
-        (row["started"] or "")[:16].replace("T", " "),
+        minute(row["started"]) if row["started"] else "",
         "" if seconds is None else f"{seconds:.1f}",
         shown_path(row["repo"] or "", home),
         row["task"] or "",

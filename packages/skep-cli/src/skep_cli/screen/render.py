@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
+from datetime import datetime
 from typing import TextIO
 
 from .fold import columns, folded, rows
@@ -134,6 +135,14 @@ def table(rows: Iterable[tuple[str, ...]], header: tuple[str, ...]) -> list[str]
         "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths[:-1], 0], strict=True)).rstrip()
         for row in cells
     ]
+
+
+def minute(stamp: str) -> str:
+    """A time of a record to the minute, by this machine's clock on the wall; the text itself where it is no time."""
+    try:
+        return datetime.fromisoformat(stamp).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError):
+        return one_line(stamp, 16)
 
 
 def count(number: int, noun: str) -> str:

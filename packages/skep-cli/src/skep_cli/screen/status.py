@@ -33,6 +33,7 @@ class Status:
     """
 
     def __init__(self, *, quiet: bool = False, fd: int = 2, output: int | None = None) -> None:
+        self.warned: set[str] = set()
         self._fd = fd
         self._quiet = quiet
         self._terminal = os.isatty(fd)
@@ -55,6 +56,8 @@ class Status:
             self._line(text, dim=True)
 
     def warn(self, text: str) -> None:
+        """Told in quiet runs as well, and kept in `warned`."""
+        self.warned.add(text)
         self._line(text, dim=False)
 
     def _line(self, text: str, *, dim: bool) -> None:

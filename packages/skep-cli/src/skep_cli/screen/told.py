@@ -16,6 +16,24 @@ TOLD = 20
 WEB_PORTS = (80, 443)
 
 
+REASONS = {
+    "allowed": "",
+    "not-listed": "not in the allowlist",
+    "denied-by-rule": "a deny rule names it",
+    "malformed": "not a host that can be asked for; write a name, an address or [IPV6], then :PORT",
+    "private-address": "its address is private",
+    "sni-mismatch": "the TLS handshake names a host that is not allowed",
+    "byte-budget": "max-bytes-out is spent",
+    "not-recorded": "the decision could not be written down",
+}
+"""The words of a verdict (`Verdict.reason`) as people read them."""
+
+
+def reason_words(reason: str) -> str:
+    """What a person reads for a word of a verdict; the word itself where it says all there is."""
+    return REASONS.get(reason, reason)
+
+
 def place(host: str, port: int) -> str:
     """`host:port` as a rule writes it, and the host alone where no port is known."""
     if not port:
@@ -51,13 +69,13 @@ def _denial(denied: Denied, toolchain: str | None) -> str:
     match denied.reason:
         case "not-listed":
             for_it = f"--toolchain {toolchain}, whose registry it is, or " if toolchain else ""
-            remedy = f"not in the allowlist; {for_it}--allow {shown}"
+            remedy = f"{reason_words(denied.reason)}; {for_it}--allow {shown}"
         case "private-address":
-            remedy = f'its address is private; `private = ["{denied.host}"]` under [network] in a policy file'
+            remedy = f'{reason_words(denied.reason)}; `private = ["{denied.host}"]` under [network] in a policy file'
         case "denied-by-rule":
-            remedy = "a deny rule names it; take the rule out"
+            remedy = f"{reason_words(denied.reason)}; take the rule out"
         case reason:
-            remedy = reason
+            remedy = reason_words(reason)
     return f"denied {target}{_times(denied.count)}: {remedy}"
 
 

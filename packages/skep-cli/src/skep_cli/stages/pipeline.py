@@ -140,6 +140,8 @@ class Pipeline:
         self._space, self._layer = self._workspace(folder)
         run.workspace = self._space.kind
         self._status.phase("preparing")
+        if isinstance(self._layer, str):
+            self._status.say(f"run {run.id}: a copy, as nothing can be laid over the tree here: {self._layer}")
         self._place = self._space.prepare(lambda text: self._status.say(f"run {run.id}: {text}"))
         if order.state:
             self._laid = agentstate.lay_out(order.state, folder.agent)

@@ -52,8 +52,8 @@ class CopySpace:
         if repo:
             repository.detach(order.git, repo, folder.workspace)
         cloned = ", sharing the disk space of the original" if copy.cloned else ""
-        size = f"{copy.bytes / 1e6:,.1f} MB{cloned}"
-        say(f"workspace of {count(len(copy.sources), 'file')} ({size}), baseline {self.before.tree[:12]}")
+        size = f"{copy.bytes / 1e6:,.1f} MB" if copy.bytes >= 1e5 else count(copy.bytes, "byte")
+        say(f"copied {count(len(copy.sources), 'file')}, {size}{cloned}")
         self._listing = copy.listing
         return Place(str(folder.workspace))
 
