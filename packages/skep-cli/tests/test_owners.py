@@ -11,6 +11,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from skep_cli.owners import closed_to_worker
 
 from .stage import git, make_repo, run, skep
 
