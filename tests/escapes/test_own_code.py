@@ -226,6 +226,46 @@ def test_a_package_is_told_of_whatever_its_first_file_is_and_whichever_is_writte
     assert control.stdout == f"{folder}/click/__init__.pyc\n"
 
 
+def test_a_file_that_skep_shares_with_an_environment_of_the_project_is_not_written_through_it(worker: Worker) -> None:
+    """As uv leaves them, which links the same file of its cache into both."""
+    lib, project = worker.home / "lib", worker.workspace / ".venv/lib"
+    shutil.copytree(folder_of("click"), lib / "click", ignore=shutil.ignore_patterns("__pycache__"))
+    (lib / "start.pth").write_text("import hack; hack.go()\n")
+    (lib / "hack.py").touch()
+    (lib / "other.py").touch()
+    shutil.copytree(lib, project, copy_function=os.link)
+    ours = [lib / name for name in ("click/core.py", "click/__init__.py", "hack.py", "start.pth")]
+    before = [(path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode) for path in ours]
+    assert ours[0].samefile(project / "click/core.py")
+    environ, python = {"PYTHONPATH": str(lib), "PYTHONDONTWRITEBYTECODE": "1"}, Path(sys.executable)
+    body = "".join(f"open({str(project / path.relative_to(lib))!r}, 'a').write('#'); " for path in ours)
+    assert attempt(worker, python, environ, body) == "ok"
+    assert [(path.read_bytes(), path.stat().st_mtime_ns, path.stat().st_mode) for path in ours] == before
+    assert all(
+        (project / path.relative_to(lib)).read_bytes() == was + b"#"
+        for path, (was, *_) in zip(ours, before, strict=True)
+    )
+    assert (lib / "other.py").samefile(project / "other.py"), "skep runs nothing of it"
+    files = {path: path.stat().st_ino for path in lib.rglob("*")}
+    assert attempt(worker, python, environ, "pass") == "ok"
+    assert {path: path.stat().st_ino for path in lib.rglob("*")} == files, "once"
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_where_a_shared_file_of_skep_cannot_be_replaced_no_worker_starts(worker: Worker) -> None:
+    lib = worker.home / "lib"
+    lib.mkdir()
+    (lib / "h11.py").touch()
+    os.link(lib / "h11.py", worker.workspace / "h11.py")
+    lib.chmod(0o500)
+    try:
+        done = worker.run("touch", "started", environ={"PYTHONPATH": str(lib)})
+    finally:
+        lib.chmod(0o700)
+    assert done.returncode == 125 and not (worker.workspace / "started").exists()
+    assert len(done.stderr.splitlines()) == 1 and f"{lib}/h11.py" in done.stderr and "--link-mode copy" in done.stderr
+
+
 def test_everything_that_a_start_of_skep_may_import_is_known() -> None:
     distributions, done = [package.replace("_", "-") for package in PACKAGES], set[str]()
     while distributions:

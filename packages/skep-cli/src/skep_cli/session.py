@@ -196,6 +196,15 @@ def look_afterwards() -> Callable[[Boundary, str], list[Finding]]:
     return look_after
 
 
+def unshare(boundary: Boundary) -> None:
+    """What skep runs from is written by no other name (`ownfiles`). Raises BackendUnavailable."""
+    from . import ownfiles
+
+    tree = Tree()
+    folders = [tree.real(entry) for entry in sys.path]
+    ownfiles.unshare(folder for folder in folders if boundary.access_to(folder) != Access.WRITE)
+
+
 def launch(
     boundary: Boundary,
     argv: Sequence[str],
@@ -249,6 +258,7 @@ def launch(
     def on_spawn(sandbox: Sandbox) -> None:
         session.spawned(sandbox, interactive=interactive)
         look_afterwards()
+        unshare(boundary)
         gc.freeze()  # what has been imported stays, and need not be looked at again
         gc.enable()
         if spawned is not None:
