@@ -11,7 +11,6 @@ import errno
 import os
 import stat
 import sys
-import time  # noqa: TID251 (when this was loaded, and nothing else)
 
 from skep_policy.aftermath import CLOSED, appeared
 from skep_policy.boundary import Boundary, Watched, below
@@ -28,25 +27,23 @@ if TYPE_CHECKING:
 
 _HAS_O_PATH = hasattr(os, "O_PATH")
 _FOLDER = (os.O_PATH if _HAS_O_PATH else os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_BEGUN = time.time_ns() - 10**9
-"""Before any worker has begun: this is imported before. With room for the coarse clock that stamps files."""
 MAX_ROUNDS = 50
 """Folders closed inside closed ones that are opened; what is deeper is told."""
 MAX_KEPT_NAME = 200
 """Bytes of a name that is kept; the system's limit is 255 with what is put before or after it."""
 
 
-def look_after(boundary: Boundary, quarantine: str) -> list[Finding]:
+def look_after(boundary: Boundary, quarantine: str, *, since: int = 0) -> list[Finding]:
     """A finding for every watched path that has appeared and every link that says something else than before.
 
     What git of the host would obey has been moved to `quarantine` on return, and the links are as they were. Never
     raises OSError: what cannot be looked at or moved is a finding too, and the rest is still looked after. Folders the
-    worker closed on the way are opened.
+    worker closed on the way are opened. `since` is as of `appeared`.
     """
     findings: list[Finding] = []
     roots = _plain_roots(boundary)
     there = [watched for watched in boundary.watched if not _is_absent(watched.path, roots)]
-    for watched in (*there, *_appeared(boundary)):
+    for watched in (*there, *_appeared(boundary, since)):
         try:
             findings += _looked_at(watched, boundary, quarantine)
         except OSError as error:
@@ -81,12 +78,12 @@ def _is_absent(path: str, roots: dict[str, str]) -> bool:
     return False
 
 
-def _appeared(boundary: Boundary) -> list[Watched]:
+def _appeared(boundary: Boundary, since: int) -> list[Watched]:
     """What has appeared, with the folders that could not be listed opened where they are ours to open."""
     found: set[Watched] = set()
     path = [os.path.abspath(entry) for entry in sys.path]
     for _ in range(MAX_ROUNDS):
-        new = set(appeared(boundary, since=_BEGUN, path=path)) - found
+        new = set(appeared(boundary, since=since, path=path)) - found
         found |= new
         closed = [item.path for item in new if item.reason == CLOSED]
         if not closed:

@@ -41,9 +41,10 @@ def launch_there(
     compiled: Callable[[Launch], None] | None,
     spawned: Callable[[skep_seatbelt.Sandbox], None] | None,
     started: Callable[[], None] | None,
+    begun: int,
 ) -> Outcome:
-    """As `session.launch`, which calls it. Raises BackendUnavailable, and Unenforceable, a PolicyError, for what macOS
-    cannot hold.
+    """As `session.launch`, which calls it and began at `begun`. Raises BackendUnavailable, and Unenforceable, a
+    PolicyError, for what macOS cannot hold.
     """
     boundary = host.boundary(session.boundary)
 
@@ -75,7 +76,7 @@ def launch_there(
         limit=outcome.limit,
         layers=outcome.layers,
         attestation=dict(outcome.attestation),
-        findings=[*look_after(session.boundary, quarantine), *_findings(outcome)],
+        findings=[*look_after(session.boundary, quarantine, since=begun), *_findings(outcome)],
         egress=session.egress,
         exec_error=outcome.exec_error,
         evidence=outcome.evidence,

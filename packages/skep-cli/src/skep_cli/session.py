@@ -8,6 +8,7 @@ import _socket
 import gc
 import os
 import sys
+import time
 
 from skep_bwrap.errors import BackendUnavailable
 from skep_bwrap.session import run
@@ -36,6 +37,8 @@ else:
     import _signal as signal  # the module around it imports enum, which takes as long as ten of ours
 
 
+CLOCK_STEP = 10**9
+"""Nanoseconds; the coarse clock that stamps files is behind by less."""
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -189,7 +192,7 @@ def look_there_last(boundary: Boundary) -> None:
     sys.path.sort(key=lambda entry: boundary.access_to(tree.real(entry)) == Access.WRITE)
 
 
-def look_afterwards() -> Callable[[Boundary, str], list[Finding]]:
+def look_afterwards() -> Callable[..., list[Finding]]:
     """`look_after`, imported while the sandbox is set up: that takes longer, and nothing of the worker is there yet."""
     from .findings import look_after
 
@@ -237,6 +240,7 @@ def launch(
     if host.backend is None:
         raise BackendUnavailable(host.missing, fix=NO_BACKEND_FIX, check="platform")
     look_there_last(boundary)
+    begun = time.time_ns() - CLOCK_STEP
     session = Session(boundary, on_event, asked)
     proxied = boundary.rules.mode == "filtered" or (always_proxy and boundary.rules.mode == "none")
     if host.backend == "seatbelt":
@@ -253,6 +257,7 @@ def launch(
             compiled=compiled,
             spawned=spawned,
             started=started,
+            begun=begun,
         )
 
     def on_spawn(sandbox: Sandbox) -> None:
@@ -294,7 +299,7 @@ def launch(
         limit=outcome.limit,
         layers=outcome.layers,
         attestation=dict(outcome.attestation),
-        findings=[*uncovered, *look_afterwards()(boundary, quarantine)],
+        findings=[*uncovered, *look_afterwards()(boundary, quarantine, since=begun)],
         egress=session.egress,
         exec_error=outcome.exec_error,
         evidence=outcome.evidence,
