@@ -49,6 +49,18 @@ def test_a_closed_folder_that_the_worker_could_open_hides_no_socket(worker: Work
 
 
 @pytest.mark.guarantee("daemon-sockets")
+def test_a_socket_is_covered_by_every_name_it_has_in_the_workspace(worker: Worker) -> None:
+    (worker.workspace / "deep").mkdir()
+    connect = "socket.socket(socket.AF_UNIX).connect('deep/other')"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(worker.workspace / "d.sock"))
+        server.listen()
+        os.link(worker.workspace / "d.sock", worker.workspace / "deep/other")
+        assert worker.unconfined(connect) == "ok"
+        assert worker.attempt(connect) == "ECONNREFUSED"
+
+
+@pytest.mark.guarantee("daemon-sockets")
 def test_a_datagram_socket_pair_cannot_be_turned_on_the_host(worker: Worker) -> None:
     path = str(worker.outside / "d.sock")
     body = f"a, b = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM); a.connect({path!r}); a.send(b'x')"

@@ -131,3 +131,21 @@ def test_kernel_settings_cannot_be_opened_for_writing(worker: Worker, path: str)
     if os.geteuid() == 0:
         assert worker.unconfined(body) == "ok"
     assert worker.attempt(f"os.close(os.open({path!r}, os.O_RDONLY))") == "ok"
+
+
+@pytest.mark.guarantee("write-protected", "write-links")
+def test_what_a_worker_made_is_protected_later_by_every_name_it_gave_it(worker: Worker) -> None:
+    made = "git init -q lib; mkdir .vscode deep; touch .vscode/t .envrc mine; ln mine yours"
+    linked = "ln lib/.git/config x; ln .vscode/t deep/y; ln .envrc z"
+    assert worker.run("sh", "-ec", f"{made}; {linked}").returncode == 0
+    names = {"x": "lib/.git/config", "deep/y": ".vscode/t", "z": ".envrc"}
+    for name, known in names.items():
+        write = f"open({name!r}, 'a').write('evil')"
+        before = (worker.workspace / known).read_text()
+        assert worker.attempt(write) == "EROFS"
+        assert worker.attempt(f"os.rename({name!r}, {name + '-moved'!r})") == "EBUSY"
+        assert (worker.workspace / known).read_text() == before
+        assert worker.unconfined(write) == "ok"
+        assert (worker.workspace / known).read_text() == before + "evil"
+    assert worker.attempt("open('yours', 'a').write('fine')") == "ok"
+    assert (worker.workspace / "mine").read_text() == "fine"

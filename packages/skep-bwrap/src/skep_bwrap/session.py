@@ -7,6 +7,7 @@ import os
 
 from skep_policy.boundary import Boundary, PathRule, below
 from skep_policy.launch import Launch
+from skep_policy.othernames import TooMany, other_names, shared
 from skep_policy.value import Value, replace
 
 from .cgroup import Held, hold, release, renew
@@ -76,6 +77,23 @@ def closed_above(path: str) -> str | None:
     return None
 
 
+def gathered(boundary: Boundary) -> HostFacts:
+    """The facts of the host, with every name that its sockets have in the writable roots: an earlier worker may have
+    given one another. Raises BackendUnavailable when there is more than is looked at.
+    """
+    facts = HostFacts.gather()
+    roots = [root.path for root in boundary.roots if root.kind == "dir" and root.path not in boundary.mapped]
+    try:
+        others = {path for path, _ in other_names(shared(facts.sockets), roots)}
+    except TooMany:
+        raise BackendUnavailable(
+            "a socket of the host has another name, and the writable roots are too large to look for it",
+            fix="remove the other name of it (`find / -type s -links +1` lists them)",
+            check="sockets",
+        ) from None
+    return replace(facts, sockets=tuple(sorted({*facts.sockets, *others}))) if others else facts
+
+
 def run(
     boundary: Boundary,
     argv: Sequence[str],
@@ -105,7 +123,7 @@ def run(
     are called again then.
     """
     boundary = over_closed_folders(boundary)
-    facts = HostFacts.gather()
+    facts = gathered(boundary)
     path = find_bwrap(environ=os.environ, explicit=bwrap, untrusted=[root.path for root in boundary.roots])
     held = hold(boundary.limits, f"skep-{os.getpid()}-{os.urandom(4).hex()}")
     try:
@@ -144,7 +162,7 @@ def run(
         return launch, _follow(sandbox, stdio, spawned, started)
 
     try:
-        launch, ended = _launched(attempt, facts, held)
+        launch, ended = _launched(attempt, facts, held, boundary)
     finally:
         stdio.close()
         end_members(held.folders)
@@ -160,7 +178,7 @@ def run(
 
 
 def _launched(
-    attempt: Callable[[HostFacts, bool], tuple[Launch, Ended]], facts: HostFacts, held: Held
+    attempt: Callable[[HostFacts, bool], tuple[Launch, Ended]], facts: HostFacts, held: Held, boundary: Boundary
 ) -> tuple[Launch, Ended]:
     """A launch and its end; made again where `run` says so. `attempt` is told whether the worker is to have a user
     namespace of its own.
@@ -174,7 +192,7 @@ def _launched(
             if apart and error.check == "apart":
                 apart = False
             elif again and error.check == "mount" and not all(map(os.path.lexists, (*facts.sockets, *facts.pipes))):
-                facts = HostFacts.gather()
+                facts = gathered(boundary)
             else:
                 raise
             renew(held)

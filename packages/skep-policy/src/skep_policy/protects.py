@@ -18,6 +18,7 @@ from .builtin import home_entries, project_entries
 from .errors import PolicyError
 from .git import Guarding
 from .layers import BUILT_IN
+from .othernames import TooMany, other_names, shared
 from .paths import Place
 from .patterns import MAX_FOLDERS, UNSEEN, survey
 from .scope import Scope
@@ -68,6 +69,8 @@ class Protects:
         self.watched += self.git.guard.watched
         self.links.update(self.git.guard.links)
         self.rules = _outermost(self.rules)
+        if self.in_place:
+            self._other_names()
         self.watched = _once(self.watched)
         self._refuse_conflicts()
 
@@ -163,6 +166,23 @@ class Protects:
         self.git.user_configuration(
             [f"{self.scope.facts.home}/.gitconfig", f"{config}/git/config"], self.scope.workspace
         )
+
+    def _other_names(self) -> None:
+        """What is protected is so by every name in the roots, but for skep's own code, which has but one."""
+        rules = by_path([rule for rule in self.rules if rule.reason != OWN_CODE])
+        roots = [root.path for root in self.scope.roots() if root.kind == "dir" and self._is_hosts(root.path)]
+        try:
+            files = shared(path for path in rules if self._is_hosts(path))
+            for path, known in other_names(files, roots, without=rules):
+                if path not in rules and (rule := deepest(rules, known)) is not None:
+                    self.rules.append(
+                        PathRule(path, Access.READ, "file", f"{rule.reason}, of which it is another name")
+                    )
+        except TooMany:
+            self.scope.notes.append(
+                "there is more in protected folders or the writable roots than is looked at: a protected file that has "
+                "another name (a hard link) may be written by that"
+            )
 
     def _watch(self, path: str, reason: str) -> None:
         if self.scope.covered(path):
