@@ -343,8 +343,8 @@ def cover(records: List[bytes]) -> None:
             if not tolerated and not (kind == b"knob" and error.errno == errno.ENOENT):
                 raise Refused("%s cannot be covered: %s" % (os.fsdecode(path), os.strerror(error.errno or 0))) from None
             folder = openable(path) if error.errno == errno.EACCES else None
-            if folder is not None:
-                checked(mount(VOID, folder, None, MS_BIND, None), os.fsdecode(folder))
+            if folder is not None and mount(VOID, folder, None, MS_BIND, None) != 0:
+                raise Refused("the folder %s of a socket cannot be covered" % os.fsdecode(folder)) from None
 
 
 def openable(path: bytes) -> Optional[bytes]:
