@@ -95,12 +95,17 @@ def members(marker: str) -> list[int]:
 
 
 def start(plan: Plan) -> int:
-    """The child, leader of a session of its own with the run's terminal if there is one."""
+    """The child, leader of a session of its own with the run's terminal if there is one. Its group can be signalled."""
+    is_leader, tell = os.pipe()
     child = os.fork()
     if child:
+        os.close(tell)
+        os.read(is_leader, 1)  # or its end
+        os.close(is_leader)
         return child
     try:
         os.setsid()
+        os.close(tell)
         terminal = plan.number("terminal")
         if terminal is not None:
             fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)
