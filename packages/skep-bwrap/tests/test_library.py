@@ -59,6 +59,6 @@ def test_who_types_at_a_python_prompt_gets_the_answer_and_the_next_prompt(box: B
     stored: Path = box.out / "launch"
     stored.write_bytes(msgspec.msgpack.encode(box.launch(["sh", "-c", "echo said; exit 3"])))
     typed = TYPED.format(stored=str(stored))
-    done = subprocess.run([sys.executable, "-i", "-q"], input=typed, capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-u", "-i", "-q"], input=typed, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["said", "ended with 3", "said", "ended with 3", "still here"]
     assert "Error" not in done.stderr

@@ -101,3 +101,16 @@ def test_a_masked_proc_is_recognised_for_real(either: Box, folder: Path) -> None
 def test_no_user_namespaces_are_recognised_for_real(either: Box, folder: Path) -> None:
     said = inside("echo 0 > /proc/sys/user/max_user_namespaces", folder, either.bwrap)
     assert said.startswith("[false") and "user-namespaces" in said and "max_user_namespaces" in said
+
+
+@pytest.mark.parametrize("disabled", [False, True])
+def test_a_sandbox_around_us_that_forbids_user_namespaces_is_recognised_for_real(
+    either: Box, folder: Path, disabled: bool
+) -> None:
+    """As another bwrap with `--disable-userns` does, whose twin without it lets ours start."""
+    outer = [either.bwrap, "--unshare-user", "--dev-bind", "/", "/", *(["--disable-userns"] if disabled else [])]
+    argv = [*outer, sys.executable, "-c", PROBE, str(folder), either.bwrap]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.stdout, done.stderr
+    assert done.stdout.startswith("[false" if disabled else "[true")
+    assert ("user-namespaces" in done.stdout) is disabled
