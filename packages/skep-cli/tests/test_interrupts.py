@@ -142,10 +142,11 @@ def test_three_signals_in_a_row_do_not_cost_the_patch(state: Path, repo: Path, k
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_signal_to_the_verification_ends_it_as_unavailable(state: Path, repo: Path, kind: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_the_verification_ends_it_as_unavailable(state: Path, repo: Path, kind: str, number: int) -> None:
     started = Started(state, repo, "echo x > f", kind, "--verify", "sh -c 'echo up; exec sleep 60'")
     started.until("up\n")
-    started.send(signal.SIGINT)
+    started.send(number)
     code, told = started.end()
     assert told is not None and code == 1
     assert (told["state"], told["verification"]["outcome"], told["files_changed"]) == (

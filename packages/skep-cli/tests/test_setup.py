@@ -198,10 +198,12 @@ def test_a_setup_that_cannot_be_is_found_by_check(state: Path, tmp_path: Path, t
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_signal_to_a_setup_is_a_failed_run_and_no_worker(state: Path, tree: Path, kind: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_signal_to_a_setup_is_a_failed_run_and_no_worker(state: Path, tree: Path, kind: str, number: int) -> None:
     started = Started(state, tree, "touch $SKEP_RESULTS/ran", kind, "--setup", "sh -c 'echo up; exec sleep 60'")
     started.until("up\n")
-    started.send(signal.SIGINT)
+    started.send(number)
     code, told = started.end()
+    assert b"you asked it to stop" in started.said
     assert told is not None and (code, told["state"], told["setup"]["outcome"]) == (1, "failed", "failed")
     assert not list((state / "skep/runs").glob("*/results/ran"))

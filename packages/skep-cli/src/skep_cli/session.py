@@ -39,7 +39,8 @@ else:
 
 CLOCK_STEP = 10**9
 """Nanoseconds; the coarse clock that stamps files is behind by less."""
-FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+FORWARDED = (*ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Outcome(Record):
@@ -159,7 +160,7 @@ class Session:
     def _forward(self, number: int, frame: object) -> None:
         if self._sandbox is None:
             return
-        if self._asked is not None and number in (signal.SIGINT, signal.SIGTERM):
+        if self._asked is not None and number in ENDING:
             if self._interrupted:
                 self._sandbox.kill()
                 return
@@ -231,9 +232,9 @@ def launch(
 
     `always_proxy` starts the proxy for an empty allowlist too, so that what was asked for is on record. `quarantine`
     is a folder, made when needed, for files that would make git of the host run code. `on_event` is called on the
-    proxy's thread before a decision takes effect; an exception from it denies. With `asked` the first SIGINT or SIGTERM
-    is forwarded, after a call of it, and the second ends everything; without, every one is forwarded. Without
-    `interactive` the worker has no terminal.
+    proxy's thread before a decision takes effect; an exception from it denies. With `asked` the first of SIGTERM,
+    SIGINT, SIGHUP and SIGQUIT is forwarded, after a call of it, and the second ends everything; without, each is
+    forwarded. Without `interactive` the worker has no terminal.
 
     Raises BackendUnavailable when the boundary could not be applied: the worker never ran.
     """
