@@ -219,6 +219,16 @@ def test_a_disk_the_worker_fills_ends_in_a_failed_run_with_what_there_is(state: 
     assert len(lines) == 2 and "no room in the state folder" in lines[0] and lines[1] == told["id"], done.stderr
 
 
+@needs_unshare
+def test_a_disk_without_room_for_the_patch_is_told_as_that(state: Path, repo: Path) -> None:
+    """Git has no room for the pack, and a file of its errors would have none either."""
+    done = on_small_disk(
+        state, repo, "20m", "--worker", "sh -c 'head -c 12000000 /dev/urandom > f'", "--json", "--quiet", *HERE
+    )
+    assert done.returncode == 1 and document(done)["state"] == "failed"
+    assert "no room in the state folder" in done.stderr and "exit status" not in done.stderr, done.stderr
+
+
 def test_stopping_skep_stops_the_worker_and_still_takes_the_patch(state: Path, repo: Path) -> None:
     # A loop: a shell that is just starting a long `sleep` when the signal comes waits for the end of that.
     started = Started(state, repo, "echo x > f; echo up; while :; do sleep 0.1; done", "workspace")

@@ -11,6 +11,7 @@ import os
 import stat
 import subprocess
 import tempfile
+import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import IO, NamedTuple
@@ -22,6 +23,8 @@ from .hostgit import Git, GitFailed, failure
 from .trees import Built, Entries, Entry, build
 
 BLOCK = 1 << 20
+MAX_ERRORS = 1 << 16
+"""Bytes kept of what git says; one line of it is shown."""
 _TYPES = {"commit": 1, "tree": 2, "blob": 3}
 
 
@@ -110,27 +113,30 @@ class Store:
         if not missing:
             return 0
         words = ("index-pack", "--stdin", *(("--fsck-objects",) if fsck else ()))
-        with tempfile.TemporaryFile(dir=self.git.git_dir) as errors:
-            process = None
-            try:
-                with held:
-                    process = self.git.start(*words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=errors)
-                assert process.stdin is not None
-                write_pack(process.stdin, missing, self.object_format)
-                process.stdin.close()
-            except BrokenPipeError:
-                pass  # git says why
-            except BaseException:
-                if process is not None:
-                    process.kill()
-                raise
-            finally:
-                if process is not None:
-                    process.communicate()
-            assert process is not None
-            if process.returncode != 0:
-                errors.seek(0)
-                raise failure("index-pack", process.returncode, errors.read(1 << 16))
+        process = errors = None
+        try:
+            with held:
+                process = self.git.start(
+                    *words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+                )
+                errors = _Errors(process)
+            assert process.stdin is not None
+            write_pack(process.stdin, missing, self.object_format)
+            process.stdin.close()
+        except BrokenPipeError:
+            pass  # git says why
+        except BaseException:
+            if process is not None:
+                process.kill()
+            raise
+        finally:
+            if process is not None:
+                process.communicate()
+            if errors is not None:
+                errors.join()
+        assert process is not None and errors is not None
+        if process.returncode != 0:
+            raise failure("index-pack", process.returncode, bytes(errors.text))
         left = self.missing(known)
         if left:
             raise SkepError(f"{len(left)} files changed while they were read; the first has the object id {min(left)}")
@@ -187,6 +193,24 @@ class Store:
     def content(self, oid: str) -> bytes:
         """One blob, whole."""
         return self.git.run("cat-file", "blob", oid)
+
+
+class _Errors(threading.Thread):
+    """What a process says on stderr, its beginning, read while it says it: a file would find no room on a full disk,
+    which is what git may have to say.
+    """
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(name="skep-git-errors", daemon=True)
+        self.text = bytearray()
+        self._stream, process.stderr = process.stderr, None
+        self.start()
+
+    def run(self) -> None:
+        assert self._stream is not None
+        with self._stream as stream:
+            while block := stream.read(1 << 12):
+                self.text += block[: MAX_ERRORS - len(self.text)]
 
 
 def _exactly(stream: IO[bytes], size: int) -> Iterator[bytes]:
