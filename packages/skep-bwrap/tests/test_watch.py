@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -159,27 +161,24 @@ print("held")
 def test_a_process_among_many_is_looked_at(there: Path, system: str) -> None:
     told = without_cgroups(there, system, BEHIND.format(others=5, times=1, seconds=1), memory=400 * MIB)
     assert (told.code, told.limit, told.out) == (0, None, "held\n")
-    children = BEHIND.format(others=1500, times=1, seconds=100)
-    told = without_cgroups(there, system, children, processes=1400)
+    children = BEHIND.format(others=1000, times=1, seconds=100)
+    told = without_cgroups(there, system, children, processes=900)
     assert (told.code, told.limit) == (137, "processes") if os.geteuid() == 0 else told.code != 0
-    assert len(listed(1500)) == 1500
+    assert len(listed(1000)) == 1000
 
 
 def listed(count: int) -> list[int]:
     """The tree of a process with so many children, which does not list them in one page."""
-    top = os.fork()
-    if top == 0:
-        for _ in range(count):
-            if os.fork() == 0:
-                signal.pause()
-        signal.pause()
-    try:
-        assert eventually(lambda: len(Tree(top).pids) >= count)
-        return Tree(top).pids
-    finally:
-        for pid in (*Tree(top).pids, top):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(top, 0)
+    script = (
+        "import os, signal\nfor _ in range(%d):\n    os.fork() or signal.pause()\nprint(flush=True)\nsignal.pause()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script % count], stdout=subprocess.PIPE, text=True) as top:
+        try:
+            assert top.stdout is not None and top.stdout.readline() == "\n"
+            return Tree(top.pid).pids
+        finally:
+            for pid in (*Tree(top.pid).pids, top.pid):
+                os.kill(pid, signal.SIGKILL)
 
 
 MOUNTED = """
