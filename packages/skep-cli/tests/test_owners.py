@@ -6,6 +6,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Generator
 from pathlib import Path
@@ -131,3 +132,23 @@ def test_who_may_not_write_in_a_repository_is_told_whose_it_is(state: Path, repo
 
 def test_a_folder_that_is_gone_is_nobodys_to_tell_of(tmp_path: Path) -> None:
     assert closed_to_worker(str(tmp_path / "gone")) is None
+
+
+def test_a_folder_of_ones_own_that_is_read_only_is_told_with_what_opens_it(tmp_path: Path) -> None:
+    asks = f"""if True:
+        import os
+        from skep_cli.owners import closed_to_worker
+        os.geteuid() or os.setuid(12345)
+        print(closed_to_worker({str(tmp_path)!r}))"""
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 12345, 12345)
+
+    def told() -> str:
+        return subprocess.run([sys.executable, "-c", asks], stdout=subprocess.PIPE, text=True, cwd="/").stdout.strip()
+
+    for folder in (tmp_path.parent, tmp_path.parent.parent):
+        folder.chmod(0o755)
+    tmp_path.chmod(0o555)
+    assert told().endswith(f"is read-only for you as well; `chmod u+w {tmp_path}` changes that")
+    tmp_path.chmod(0o755)
+    assert told() == "None"

@@ -330,4 +330,6 @@ def test_a_shell_is_offered_runs_workers_and_toolchains(state: Path, repo: Path)
     assert offered("skep workers go") == ["goose"]
     assert skep(state, env=asked("skep policy explain ./")).stdout == "file,./\n"
     assert skep(state, env=asked("skep run ./")).stdout == "dir,./\n"
+    fish = skep(state, env={"_SKEP_COMPLETE": "fish_source"}).stdout
+    assert 'string split --max 1 ","' in fish  # what is said of a word has commas
     assert offered("skep exec --toolchain ") == ["go", "jvm", "node", "python", "rust"]

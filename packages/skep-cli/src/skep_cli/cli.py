@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shutil
+import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -91,6 +92,11 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with in_one_line():
             return super().invoke(ctx)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        if not sys.argv[1:]:  # a shell that completes asks by variables alone
+            importlib.import_module(".completion", __package__)
+        return super().main(*args, **extra)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

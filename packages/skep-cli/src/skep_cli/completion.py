@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from click.shell_completion import CompletionItem
+from click.shell_completion import CompletionItem, FishComplete, add_completion_class
 from skep_policy.preset import preset_names
 
 from . import presets
@@ -16,6 +16,14 @@ from .screen.render import one_line
 
 OFFERED = 30
 """Runs of which the record is read for a keystroke."""
+
+
+@add_completion_class
+class Fish(FishComplete):
+    """What is said of a word is shown to its end, commas and all."""
+
+    name = "fish"
+    source_template = FishComplete.source_template.replace('string split ","', 'string split --max 1 ","')
 
 
 def runs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -28,11 +28,11 @@ def closed_to_worker(folder: str) -> str | None:
     except OSError:
         return None  # somebody has removed it meanwhile
     if os.geteuid() != 0:
-        return (
-            None
-            if os.access(folder, os.W_OK)
-            else f"{folder} belongs to {name_of(info.st_uid)}: you may not write there"
-        )
+        if os.access(folder, os.W_OK):
+            return None
+        if info.st_uid == os.geteuid() and not info.st_mode & stat.S_IWUSR:
+            return f"{folder} is read-only for you as well; `chmod u+w {folder}` changes that"
+        return f"{folder} belongs to {name_of(info.st_uid)}: you may not write there"
     group = info.st_gid == 0 and info.st_mode & stat.S_IWGRP
     if info.st_uid == 0 or group or info.st_mode & stat.S_IWOTH:
         return None
