@@ -309,3 +309,12 @@ def test_the_worker_is_who_the_caller_is(either: Box) -> None:
     own = f"{os.getuid()}:{os.getgid()}"
     assert result.out.split() == [str(os.getuid()), str(os.getgid()), own, own]
     assert (either.ws / "made").stat().st_uid == os.getuid()
+
+
+def test_git_takes_a_repository_for_the_callers_own_inside_and_what_was_made_there_outside(either: Box) -> None:
+    said = either.sh("git init -q repo && cd repo && echo x > file && git add file && git status --porcelain")
+    assert (said.code, said.out, said.err) == (0, "A  file\n", "")
+    for made in (either.ws / "repo", either.ws / "repo/file", either.ws / "repo/.git/index"):
+        assert (made.stat().st_uid, made.stat().st_gid) == (os.getuid(), os.getgid())
+    outside = subprocess.run(["git", "status", "--porcelain"], cwd=either.ws / "repo", capture_output=True, text=True)
+    assert (outside.stdout, outside.stderr) == ("A  file\n", "")
