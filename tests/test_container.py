@@ -126,7 +126,8 @@ def test_the_container_of_the_documents_reaches_what_is_allowed_and_nothing_else
     egress.mkdir()
     socket_path = egress / ("proxy.sock" if package == "skep-netshim" else "agents.sock")
     script = documented(package).replace("/run/egress:", f"{egress}:").replace("/run/skep/", f"{egress}/")
-    script = script.replace("-v SHIM:", f"-v {SHIM}:").replace("'*.example.com'", f"127.0.0.1:{origin}")
+    script = script.replace("-v SHIM:", f"-v {SHIM}:").replace("=CLONE/", f"={ROOT}/")
+    script = script.replace("'*.example.com'", f"127.0.0.1:{origin}")
     script = script.replace("--unix /run/egress/proxy.sock &", f"--unix {socket_path} &")
     if package == "skep-proxy":
         script = f"skep-proxy serve --allow 127.0.0.1:{origin} --unix {socket_path} &\n{script}"
@@ -134,7 +135,7 @@ def test_the_container_of_the_documents_reaches_what_is_allowed_and_nothing_else
     script = script.replace("COMMAND...", ask).replace("COMMAND", ask)
     ready = f"proxy=$!; until [ -S {socket_path} ]; do sleep 0.05; done\n"
     script = script.replace("&\n", f"&\n{ready}", 1) + "\nstatus=$?; kill $proxy; wait $proxy; exit $status\n"
-    env = {"PATH": f"{folder}:{Path(sys.executable).parent}:{os.defpath}", "SHIM": SHIM, "HOME": str(tmp_path)}
+    env = {"PATH": f"{folder}:{Path(sys.executable).parent}:{os.defpath}", "HOME": str(tmp_path)}
     done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, timeout=60)
     assert done.stdout == "200 True\n403 False\n", script + done.stderr
     assert done.returncode == 0

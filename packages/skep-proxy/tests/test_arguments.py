@@ -66,3 +66,25 @@ def test_a_log_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
     argv = [sys.executable, "-m", "skep_proxy", "serve", "--listen", "127.0.0.1:0", "--json-log", str(log)]
     done = subprocess.run(argv, capture_output=True, text=True)  # it blocks signals, and raises its limits
     assert done.returncode == 1 and done.stderr.endswith(f"skep-proxy: {log}: No such file or directory\n")
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        (("--unix", "file"), "cannot listen on file: Address already in use; it is no socket"),
+        (("--unix", "left"), "cannot listen on left: Address already in use; `rm left` if no proxy is behind it"),
+        (("--unix", "absent/x"), "cannot listen on absent/x: No such file or directory; make its folder first"),
+        (("--listen", "192.0.2.1:0"), "Cannot assign requested address; it is no address of this machine"),
+        (("--unix", "x", "--metrics", "192.0.2.1:0"), "cannot listen on 192.0.2.1:0: Cannot assign"),
+    ],
+)
+def test_a_place_that_cannot_be_listened_on_is_told_with_what_helps(
+    typed: tuple[str, ...], says: str, workers: str, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    code = "import socket; socket.socket(socket.AF_UNIX).bind('left')"
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+    words = [sys.executable, "-m", "skep_proxy", "serve", "--allow", "x.example", *typed, "--workers", workers]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and says in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr

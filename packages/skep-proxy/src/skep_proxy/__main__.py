@@ -114,7 +114,10 @@ def _serve(options: Options, settings: Settings, upstream: Upstream, passed: dic
     sockets = _take_activated(settings, passed)
     metrics = None
     if options.metrics is not None:
-        metrics = bind_tcp(options.metrics.host, options.metrics.port)
+        try:
+            metrics = bind_tcp(options.metrics.host, options.metrics.port)
+        except OSError as error:
+            raise refused(options.metrics, error) from error
         metrics.listen(BACKLOG)
     if options.workers == 1:
         return _run(Daemon(options, settings, environ=os.environ, upstream=upstream, sockets=sockets), None, metrics)

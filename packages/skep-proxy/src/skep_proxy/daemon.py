@@ -110,8 +110,9 @@ def say(text: str) -> None:
 
 def refused(place: Place, error: OSError) -> OSError:
     """What is told of a place that cannot be listened on, with the remedy where one is known."""
+    left = place.kind == "unix" and Path(place.path).is_socket()
     remedies = {
-        ("unix", errno.EADDRINUSE): f"; `rm {place.path}` if no other proxy is there",
+        ("unix", errno.EADDRINUSE): f"; `rm {place.path}` if no proxy is behind it" if left else "; it is no socket",
         ("unix", errno.ENOENT): "; make its folder first",
         ("tcp", errno.EADDRINUSE): "; another --listen, or end what listens there",
         ("tcp", errno.EACCES): "; ports below 1024 are root's",
