@@ -59,14 +59,6 @@ def _removed(cgroup: str) -> bool:
     return not os.path.exists(cgroup)
 
 
-def children(pid: str) -> list[int]:
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as listing:
-            return [int(child) for child in listing.read().split()]
-    except OSError:
-        return []
-
-
 def _lives(pid: int) -> bool:
     try:
         with open(f"/proc/{pid}/stat") as stat:

@@ -15,7 +15,7 @@ from . import guardian
 from .descriptors import check_destination, high, memfd, pipe
 from .errors import BackendUnavailable
 from .facts import sysctls
-from .holders import children, end_holders
+from .holders import end_holders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Sandbox:
                 else:
                     self.resume()
             elif word == "bwrap":
-                self._bwraps = {int(rest), *children(rest)}
+                self._bwraps = {pid for pid in (int(rest), guardian.first_child(int(rest))) if pid is not None}
             else:
                 words[word] = rest
         return words
