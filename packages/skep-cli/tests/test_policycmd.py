@@ -67,9 +67,9 @@ def test_the_answer_says_which_it_was_taken_for(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        ('[worker]\npreset = "codx"\n', "worker.preset: no preset 'codx'; did you mean codex? known are aider"),
-        ('[worker]\ntoolchains = ["npm"]\n', "worker.toolchains: no toolchain 'npm'; known are go, jvm, node"),
-        ('[setup]\ntoolchains = ["npm"]\n', "setup.toolchains: no toolchain 'npm'; known are go, jvm, node"),
+        ('[worker]\npreset = "codx"\n', "2: worker.preset: no preset 'codx'; did you mean codex? known are aider"),
+        ('[worker]\ntoolchains = ["npm"]\n', "2: worker.toolchains: no toolchain 'npm'; known are go, jvm, node"),
+        ('[setup]\ntoolchains = ["npm"]\n', "2: setup.toolchains: no toolchain 'npm'; known are go, jvm, node"),
         ('[worker]\npreset = "codex"\n[setup]\ntoolchains = ["python"]\n', None),
     ],
 )
@@ -82,10 +82,25 @@ def test_a_file_that_names_what_is_not_there_is_told_by_check(
     (tmp_path / "mine.toml").write_text(written)
     done = CliRunner().invoke(command, ["check", "mine.toml"])
     assert done.exit_code == (2 if problem else 0)
-    assert done.output.startswith(f"skep: mine.toml: {problem}" if problem else "mine.toml can be used")
+    assert done.output.startswith(f"skep: mine.toml:{problem}" if problem else "mine.toml can be used")
     (tmp_path / "config/skep").mkdir(parents=True)
     (tmp_path / "mine.toml").rename(tmp_path / "config/skep/config.toml")
     assert CliRunner().invoke(command, ["check"]).exit_code == (2 if problem else 0)
+
+
+@pytest.mark.parametrize(("list_of", "path"), [("write", "/proc"), ("hide", "/usr")])
+def test_a_file_that_no_boundary_comes_of_is_told_by_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, list_of: str, path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    (tmp_path / "mine.toml").write_text(f'[filesystem]\n{list_of} = ["{path}"]\n')
+    done = CliRunner().invoke(command, ["check", "mine.toml"])
+    assert done.exit_code == 125 and f"filesystem.{list_of}" in done.output, done.output
+    (tmp_path / "mine.toml").write_text(f'[filesystem]\n{list_of} = ["{tmp_path}/x"]\n')
+    (tmp_path / "x").mkdir()
+    assert CliRunner().invoke(command, ["check", "mine.toml"]).output == "mine.toml can be used\n"
 
 
 @pytest.mark.sandbox

@@ -186,6 +186,10 @@ def test_a_projects_setup_counts_once_it_is_trusted(state: Path, tree: Path) -> 
     [
         ('worker.setup = ["sh -c \'x"]', "no closing quotation"),
         ('worker.setup = [""]', "worker.setup[0]"),
+        (
+            '[worker]\nsetup = ["npm ci",\n  "cd sub && make"]',
+            "p.toml:3: worker.setup[1]: 'cd sub && make': no shell reads",
+        ),
         ('worker.setup = [["npm", "ci"]]', "worker.setup"),
         ('setup.network = ["http://x"]', "setup.network[0]"),
         ('setup.toolchain = ["node"]', "toolchain"),

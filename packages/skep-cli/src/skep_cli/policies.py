@@ -79,9 +79,11 @@ def known(policy: Effective, facts: Facts, *keys: str) -> None:
 
                 there = preset_names("toolchains")
             if entry.value not in there:
+                from skep_policy.load import place_of
+
                 from .refusals import unknown
 
-                raise unknown(what, entry.value, there).at(source=entry.source, key=key)
+                raise place_of(unknown(what, entry.value, there), source=entry.source, path=tuple(key.split(".")))
 
 
 def for_setup(flags: Flags, made: Effective, *, facts: Facts, project: str) -> Effective:

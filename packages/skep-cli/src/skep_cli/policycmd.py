@@ -145,6 +145,14 @@ def check(file: str | None, **values: Any) -> None:
             policies.known(merge([Layer(file, load_policy(file))]), gather())
         except PolicyError as error:
             raise refused(error) from None
+    usable(values)
+    if file is not None:
+        usable({**values, "policy": file})
+    click.echo("the policy can be used" if file is None else f"{file} can be used")
+
+
+def usable(values: dict[str, Any]) -> None:
+    """What the flags and files come to can be enforced here, from the current folder. Raises SkepError."""
     policy, flags, facts = in_force(values)
     try:
         policies.known(policy, facts)
@@ -158,7 +166,6 @@ def check(file: str | None, **values: Any) -> None:
             refuse(here().boundary(boundary))
         except PolicyError as error:
             raise CannotRun(said(error)) from None
-    click.echo("the policy can be used" if file is None else f"{file} can be used")
 
 
 @command.command(short_help="Say whether a host or a path may be reached.")
@@ -180,6 +187,8 @@ def explain(target: str, json: bool, **values: Any) -> None:
     """
     policy, flags, facts = in_force(values)
     explanation: Explanation
+    if not target.strip():
+        raise UsageError("TARGET is empty: name a host or a path")
     kind = kind_of(target, facts.cwd)
     if kind == "path":
         boundary = boundary_of(policy, flags, facts, absent_too=True)

@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import os
-import re
-import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 
-from .errors import UsageError
+from skep_policy.command import split_command
+from skep_policy.errors import PolicyError
 
-_QUOTED = re.compile(r"'[^']*'|\"(?:\\.|[^\"\\])*\"|\\.", re.DOTALL)
-_FOR_A_SHELL = re.compile(r"[;|`]|&&|&$|\$[A-Za-z_{(]|^~/|^\d?[<>]")
-"""What only a shell would act on, in a word of which no part is quoted."""
+from .errors import UsageError
 
 
 def split(text: str, option: str) -> list[str]:
     """The words of a command. Raises UsageError when there are none, a quote is left open, or a word is for a shell."""
     try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise UsageError(f"{option} {text!r}: {str(error).lower()}; quote it as for a shell") from None
-    bare = _QUOTED.sub(lambda quoted: "_" * len(quoted[0]), text)
-    for word in re.finditer(r"\S+", bare):
-        if _FOR_A_SHELL.search(word[0]):
-            there = text[word.start() : word.end()]
-            remedy = "so it would be an argument as it stands; write sh -c '...'"
-            raise UsageError(f"{option} {text!r}: no shell reads {there!r}, {remedy}")
+        words = split_command(text)
+    except PolicyError as error:
+        raise UsageError(f"{option} {error.problem}") from None
     if not words:
         raise UsageError(f"{option} is empty: write a command, such as {option} './check.sh'")
-    if any("\0" in word for word in words):
-        raise UsageError(f"{option} holds a NUL character")
     return words
 
 

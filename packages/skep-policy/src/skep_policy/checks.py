@@ -78,13 +78,9 @@ def _filled(text: str) -> None:
 
 def _command(text: str) -> None:
     _filled(text)
-    from shlex import split  # not for policies without a setup: it costs as much as all else here
+    from .command import split_command  # not for policies without a setup: it costs as much as all else here
 
-    try:
-        words = split(text)
-    except ValueError as error:
-        raise PolicyError(f"{text!r}: {str(error).lower()}; quote it as for a shell") from None
-    if not words:
+    if not split_command(text):
         raise PolicyError(f'a command without words: {text!r}; write one, like "npm ci"')
 
 

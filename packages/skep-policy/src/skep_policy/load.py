@@ -95,6 +95,14 @@ def _read(source: str) -> bytes:
         os.close(fd)
 
 
+def place_of(error: PolicyError, *, source: str, path: Path) -> PolicyError:
+    """The same error with file, line and key of what stands at `path`; without the line when `source` is no file."""
+    try:
+        return _placed(error, path, read_text(source), source)
+    except PolicyError:
+        return error.at(source=source, key=dotted(path))
+
+
 def _placed(error: PolicyError, path: Path, text: str, source: str) -> PolicyError:
     lines = lines_of(text.replace("\r\n", "\n"))
     line = next((lines[path[:n]] for n in range(len(path), 0, -1) if path[:n] in lines), None)
