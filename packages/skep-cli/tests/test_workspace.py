@@ -264,8 +264,12 @@ def test_a_scan_opens_what_was_closed_and_follows_nothing(tmp_path: Path) -> Non
     assert stat.S_IMODE(outside.stat().st_mode) == 0o711
 
 
-def test_a_path_longer_than_a_patch_can_hold_is_told(tmp_path: Path) -> None:
-    here = os.open(tmp_path, os.O_RDONLY)
+@pytest.mark.parametrize("above", ["a", "a" * 190], ids=["alone", "with the folders above"])
+def test_a_path_longer_than_a_patch_or_the_system_can_hold_is_told(tmp_path: Path, above: str) -> None:
+    """Below a long name the system refuses the path before it is too long for a patch."""
+    top = tmp_path / above
+    top.mkdir()
+    here = os.open(top, os.O_RDONLY)
     for _ in range(25):
         os.mkdir("x" * 200, dir_fd=here)
         deeper = os.open("x" * 200, os.O_RDONLY, dir_fd=here)
@@ -273,7 +277,7 @@ def test_a_path_longer_than_a_patch_can_hold_is_told(tmp_path: Path) -> None:
         here = deeper
     os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=here))
     os.close(here)
-    found = scan(tmp_path)
+    found = scan(top)
     assert not found.files
     assert {finding.kind for finding in found.findings} <= {"too-long", "unreadable"} and found.findings
 

@@ -6,6 +6,7 @@ ours), paths too long for a patch are reported.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -79,8 +80,8 @@ def scan(root: Path) -> Listing:
                 if relative:
                     found.nested.append(relative)
                 continue
-            info = entry.stat(follow_symlinks=False)
-            if len(os.fsencode(path)) > MAX_PATH:
+            info = _look(entry)
+            if info is None or len(os.fsencode(path)) > MAX_PATH:
                 found.report("too-long", path[:200] + "…", "its path is too long for a patch")
             elif stat.S_ISDIR(info.st_mode):
                 pending.append(path)
@@ -89,6 +90,16 @@ def scan(root: Path) -> Listing:
             else:
                 found.report("special", path, f"a {kind_of(info.st_mode)}, which no patch can hold")
     return found
+
+
+def _look(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """None when the whole path is longer than the system takes."""
+    try:
+        return entry.stat(follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return None
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
