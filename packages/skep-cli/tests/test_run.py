@@ -87,6 +87,25 @@ def test_an_empty_task_is_refused(state: Path, repo: Path, task: str) -> None:
     refused(skep(state, "run", str(repo), task, "--worker", "touch ran", *HERE), 2, "task is empty")
 
 
+@pytest.mark.parametrize(
+    ("length", "more", "refuses"), [(131_061, (), False), (131_062, (), True), (131_000, ("x{task}" * 2,), True)]
+)
+def test_a_task_that_no_program_can_be_given_is_refused(
+    state: Path, repo: Path, length: int, more: tuple[str, ...], refuses: bool
+) -> None:
+    done = skep(state, "run", str(repo), "x" * length, "--worker", " ".join(("true", *more)), "--json", *HERE)
+    if refuses:
+        refused(done, 2, "the task is too long", "write it to a file")
+    else:
+        assert document(done)["state"] == "completed"
+
+
+def test_scripts_too_are_told_on_stderr_why_a_run_failed(state: Path, repo: Path) -> None:
+    (repo / "agent").write_text("no program\n")
+    done = skep(state, "run", str(repo), "x", "--worker", "./agent", "--json", *HERE)
+    assert done.returncode == 1 and "the worker could not be executed: ./agent: Permission denied" in done.stderr
+
+
 def test_a_repo_that_is_absent_a_file_or_everything_is_refused(state: Path, repo: Path) -> None:
     for what, says in ((repo / "absent", "no such folder"), (repo / "calc.py", "not a folder"), ("/", "REPO is /")):
         refused(skep(state, "run", str(what), "x", "--worker", "true", *HERE), 2, says)

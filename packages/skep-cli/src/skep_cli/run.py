@@ -42,6 +42,9 @@ from .workers import split, with_task
 LEFT_BEHIND = ("__pycache__/",)
 """What a run of the code leaves and nobody commits, whether the project's own `.gitignore` has it or not."""
 
+MAX_WORD = 131_072
+"""Bytes of a word or a variable that Linux hands to a program, the NUL at its end included (MAX_ARG_STRLEN)."""
+
 
 @click.command("run", cls=Grouped, short_help="Give a task to a worker and get a verified patch back.")
 @click.argument("repo", shell_complete=completion.folders)
@@ -121,6 +124,8 @@ def command(repo: str, task: str, as_json: bool, quiet: bool, workspace: Kind, *
     finally:
         status.close()
     document = run.document(folder)
+    if run.reason and (line := f"run {run.id}: {run.reason}") not in status.warned:
+        status.say(line)
     if as_json:
         sys.stdout.write(one_json(document) + "\n")
     else:
@@ -236,6 +241,10 @@ def prepared(
         bounds = PolicyBounds(order, effective, facts, strict=flags.strict, host=here(), setup=for_setup)
     except PolicyError as error:
         raise refused(error) from None
+    if any(len(os.fsencode(word)) >= MAX_WORD for word in (*order.argv, f"SKEP_TASK={task}")):
+        raise UsageError(
+            "the task is too long for a command line: write it to a file in REPO, and name that in the task"
+        )
     problem = workers.missing(words, facts.environ)
     if problem:
         remedy = workers.remedy(words, presets.names(facts))
@@ -347,8 +356,6 @@ def results_folder(results: str | None, root: str) -> str | None:
 
 
 def _tell(run: Run, folder: RunFolder, status: Status, writable: list[str]) -> None:
-    if run.reason and (line := f"run {run.id}: {run.reason}") not in status.warned:
-        status.say(line)
     for finding in run.findings:
         status.say(f"run {run.id}: {finding.kind}: {finding.path}: {finding.detail}")
     from .toolchains.whose import whose
