@@ -161,7 +161,9 @@ def test_a_verification_sees_the_patch_on_the_users_tree_and_nothing_else_of_the
     assert not (repo / "by-verify").exists() and (repo / "odd").exists()
 
 
-def meanwhile(state: Path, repo: Path, script: str, act: Any, *flags: str) -> dict[str, Any]:
+def meanwhile(
+    state: Path, repo: Path, script: str, act: Any, *flags: str, workspace: str = "overlay"
+) -> dict[str, Any]:
     """A run whose worker waits until `act` has been done to the user's tree."""
     go, begun = state / "results/go", state / "results/begun"
     go.parent.mkdir(exist_ok=True)
@@ -178,7 +180,7 @@ def meanwhile(state: Path, repo: Path, script: str, act: Any, *flags: str) -> di
     thread.start()
     script = f': > "$SKEP_RESULTS/begun"; while ! test -e "$SKEP_RESULTS/go"; do sleep 0.02; done; {script}'
     try:
-        return run(state, repo, script, "--results", str(go.parent), *flags)
+        return run(state, repo, script, "--results", str(go.parent), *flags, workspace=workspace)
     finally:
         thread.join()
 
@@ -217,6 +219,16 @@ def test_a_file_both_changed_and_a_commit_of_the_users_are_told(state: Path, tmp
     assert "you changed it while the worker did" in told["moved"] and "HEAD" in told
     text = Path(done["patch"]).read_text()
     assert done["files_changed"] == ["moved"] and "+by the worker" in text and "by the user" not in text
+
+
+def test_a_commit_of_the_users_is_told_in_a_copy_too(state: Path, tmp_path: Path) -> None:
+    repo = stage(tmp_path)
+    done = meanwhile(
+        *(state, repo, "echo by the worker > moved", lambda: git(repo, "commit", "-qm", "meanwhile", "--allow-empty")),
+        workspace="copy",
+    )
+    assert [finding["path"] for finding in done["findings"] if finding["kind"] == "moved"] == ["HEAD"]
+    assert done["files_changed"] == ["moved"]
 
 
 def test_a_linked_worktree_and_a_submodule_can_be_committed_in_and_nothing_is_written(

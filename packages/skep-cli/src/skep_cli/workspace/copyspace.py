@@ -16,6 +16,7 @@ from skep_cli.stages.order import Order, Place
 
 from .copier import Copier, settle
 from .listing import scan
+from .moved import head_moved
 from .removal import remove
 from .snapshot import Baseline, Result, Rules, Snapshot
 
@@ -72,7 +73,9 @@ class CopySpace:
 
     def result(self) -> tuple[Baseline, Result]:
         assert self.before is not None
-        return self.before, self._snapshot.result(self.before, scan(self._folder.workspace))
+        result = self._snapshot.result(self.before, scan(self._folder.workspace))
+        result.findings += head_moved(self._order)
+        return self.before, result
 
     def lay_out(self, before: Baseline, after: Result) -> Place:
         order, folder = self._order, self._folder

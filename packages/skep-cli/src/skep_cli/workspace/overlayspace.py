@@ -20,7 +20,6 @@ from skep_policy.report import Finding
 from skep_cli.errors import NoOverlay, SkepError
 from skep_cli.evidence.state import RunFolder
 from skep_cli.findings import is_whiteout
-from skep_cli.git import repository
 from skep_cli.git.objects import Store
 from skep_cli.git.trees import Entry
 from skep_cli.stages.order import Bounds, Order, Place
@@ -29,12 +28,12 @@ from skep_cli.stages.verify import write_all
 from .copier import Copier
 from .layer import Layer, read_upper
 from .layered import Comparison, baseline_of, rule_files
+from .moved import MOVED, head_moved
 from .prepared import keep_ignored
 from .removal import remove
 from .snapshot import Baseline, Result, Rules
 from .survey import Survey, Surveyor, Taken, index_of, moment, take_index
 
-MOVED = "moved"
 LISTED = 20
 """Moved paths that are findings of their own."""
 
@@ -179,11 +178,7 @@ class OverlaySpace:
 
     def _told(self, both: Iterable[str]) -> list[Finding]:
         """What the user did meanwhile."""
-        found: list[Finding] = []
-        repo = self._order.repository
-        if repo and (now := repository.head_of(self._order.git, repo)) != repo.head:
-            was = (repo.head or "nothing")[:12]
-            found.append(Finding(MOVED, "HEAD", f"was {was} when the run began and is {(now or 'nothing')[:12]} now"))
+        found = head_moved(self._order)
         touched = sorted(both)
         for path in touched[:LISTED]:
             detail = "you changed it while the worker did: its version may hold yours, and the patch both"
