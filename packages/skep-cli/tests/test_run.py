@@ -195,11 +195,15 @@ def test_a_state_folder_that_cannot_be_used_is_one_line_before_the_worker(state:
     assert not (state / "ran").exists() and (how != "file" or inner.read_text() == "mine")
 
 
-def on_small_disk(state: Path, repo: Path, size: str, *args: str) -> subprocess.CompletedProcess[str]:
-    """skep with its state on a tmpfs of that size; the runs it left are listed on stderr."""
+def on_small_disk(
+    state: Path, repo: Path, size: str, *args: str, listed: str = "ls"
+) -> subprocess.CompletedProcess[str]:
+    """skep with its state on a tmpfs of that size; what it left among the runs is listed on stderr."""
     disk = state / "disk"
     disk.mkdir(exist_ok=True)
-    inner = f'mount -t tmpfs -o size={size} none "$0" && {{ "$@"; code=$?; ls "$0/skep/runs" >&2; exit $code; }}'
+    inner = (
+        f'mount -t tmpfs -o size={size} none "$0" && {{ "$@"; code=$?; cd "$0/skep/runs"; {listed} >&2; exit $code; }}'
+    )
     unshare = ["unshare", "-m"] if os.geteuid() == 0 else ["unshare", "-Urm"]
     words = [*unshare, "sh", "-c", inner, str(disk), sys.executable, "-m", "skep_cli", "run", str(repo), "x", *args]
     env = {"PATH": os.environ["PATH"], "HOME": str(state), "XDG_STATE_HOME": str(disk), **PLAIN}
@@ -239,13 +243,17 @@ def test_a_disk_the_worker_fills_ends_in_a_failed_run_with_what_there_is(state: 
 
 
 @needs_unshare
-def test_a_disk_without_room_for_the_patch_is_told_as_that(state: Path, repo: Path) -> None:
+def test_a_disk_without_room_for_the_patch_is_told_and_keeps_what_the_worker_wrote(state: Path, repo: Path) -> None:
     """Git has no room for the pack, and a file of its errors would have none either."""
     done = on_small_disk(
-        state, repo, "20m", "--worker", "sh -c 'head -c 12000000 /dev/urandom > f'", "--json", "--quiet", *HERE
-    )
+        state, repo, "20m", "--worker", "sh -c 'head -c 12000000 /dev/urandom > f'", "--json", "--quiet", *HERE,
+        listed="find . -name f -o -name run.json -o -name 'tmp_*'",
+    )  # fmt: skip
     assert done.returncode == 1 and document(done)["state"] == "failed"
     assert "no room in the state folder" in done.stderr and "exit status" not in done.stderr, done.stderr
+    run = document(done)["id"]
+    assert f"what the worker wrote is kept in {state}/disk/skep/runs/{run}/workspace" in done.stderr, done.stderr
+    assert sorted(done.stderr.splitlines()[-2:]) == [f"./{run}/run.json", f"./{run}/workspace/f"], done.stderr
 
 
 def test_stopping_skep_stops_the_worker_and_still_takes_the_patch(state: Path, repo: Path) -> None:

@@ -32,10 +32,12 @@ def seal_again(folder: RunFolder, run: Run) -> None:
         pass  # the record ends where it ends, and `audit verify` says so
 
 
-def clear_scratch(folder: RunFolder) -> list[str]:
-    """What a run needs only while it runs is gone; what could not be removed is told."""
+def clear_scratch(folder: RunFolder, *, keep: bool = False) -> list[str]:
+    """What a run needs only while it runs is gone, but for the trees with `keep`; what could not be removed is told."""
     problems: list[str] = []
-    for path in (folder.workspace, folder.verify, folder.rules, folder.agent, folder.setup):
+    trees = (folder.workspace, folder.verify, folder.rules, folder.setup)
+    unfinished = (folder.git / "objects/pack").glob("tmp_*")  # a git without room leaves what it has written
+    for path in (folder.agent, *(() if keep else trees), *unfinished):
         try:
             remove(path)
         except OSError as error:

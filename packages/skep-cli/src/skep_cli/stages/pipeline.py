@@ -31,7 +31,6 @@ from skep_cli.screen.status import Status
 from skep_cli.workspace import overlayspace
 from skep_cli.workspace.copier import Copier
 from skep_cli.workspace.copyspace import CopySpace
-from skep_cli.workspace.removal import remove
 from skep_cli.workspace.snapshot import Baseline, Result
 from skep_cli.workspace.space import Space
 
@@ -61,6 +60,7 @@ class Pipeline:
         self._kill: Callable[[], None] | None = None
         self._started = False
         self._stopped = False
+        self._unsaved = False
         self._laid = agentstate.Laid()
         self._caches: bool | str = "only an overlay can keep apart what is written to them"
 
@@ -300,6 +300,7 @@ class Pipeline:
         except SkepError as error:
             self._give_up(run, error.message)
         except Ending:
+            self._unsaved = False
             self._give_up(run, "interrupted")
         if run.patch is None:
             folder.patch.unlink(missing_ok=True)
@@ -312,6 +313,7 @@ class Pipeline:
 
     def _patch(self, folder: RunFolder, log: Log, run: Run) -> tuple[Baseline, Result]:
         self._status.phase("patch")
+        self._unsaved = True
         with self._interrupts.breakable(warn=self._going_on(run)):
             before, after = self._space.result()
         if run.trees is None:
@@ -324,6 +326,7 @@ class Pipeline:
             with self._interrupts.breakable(warn=self._going_on(run)):
                 patch.write_patch(Git(self._order.git, folder.git), before.tree, after.tree, folder.patch)
             run.patch = str(folder.patch)
+        self._unsaved = False
         changed = {
             "tree": after.tree,
             "files_changed": run.files_changed,
@@ -373,25 +376,25 @@ class Pipeline:
         self._status.say(f"run {self._folder.id}: asked the verification to stop; once more ends it")
 
     def _seal(self, folder: RunFolder, log: Log, run: Run) -> None:
-        """The last record has every digest, and scratch is gone. A full disk has room again once scratch is."""
+        """The last record has every digest, and scratch is gone: then a full disk has room again. What could not be
+        made a patch is kept, if there is room for the record.
+        """
         self._status.close()
-        remove(folder.agent)  # a login is in there, whatever else is kept
-        left = [] if self._order.keep else clear_scratch(folder)
-        for problem in left:
+        for problem in clear_scratch(folder, keep=self._order.keep or self._unsaved):
             self._status.warn(f"run {run.id}: {problem}")
         run.ended = now()
         if not self._failure:
             try:
-                log.keep(
-                    "run.json",
-                    run.encode(),
-                    "sealed",
-                    {"state": run.state, "reason": run.reason, "files": self._files(*SEALED)},
-                )
+                sealed = {"state": run.state, "reason": run.reason, "files": self._files(*SEALED)}
+                log.keep("run.json", run.encode(), "sealed", sealed)
             except OSError as error:
                 self._failure = error
         log.close()
         if self._failure:
             if run.reason is None:
                 self._give_up(run, trouble(self._failure, self._runs.root).message)
+            if self._unsaved:
+                clear_scratch(folder)
             seal_again(folder, run)
+        elif self._unsaved:
+            self._status.warn(f"run {run.id}: what the worker wrote is kept in {folder.workspace}")
