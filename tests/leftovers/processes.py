@@ -15,13 +15,17 @@ def send(pid: int, number: int) -> None:
 
 
 def children(pid: int) -> list[int]:
+    found: list[int] = []
     try:
-        found: list[int] = []
-        for task in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
-        return found
+        tasks = os.listdir(f"/proc/{pid}/task")
     except OSError:
-        return []
+        return found
+    for task in tasks:
+        try:
+            found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+        except OSError:
+            continue  # a thread that has ended, and left its children to the others
+    return found
 
 
 def tree_of(pid: int) -> list[int]:

@@ -6,6 +6,7 @@ SKEP_LEFTOVERS=all tries every combination, some 1,900 in half an hour; without,
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import tempfile
@@ -96,8 +97,15 @@ def test_nothing_is_left_and_the_status_does_not_lie(sandbox_starts: None, case:
         judge(it, case, left)
         if left.code < 0:
             the_next_one_clears(it)
-        assert it.on_disk() == []
+        assert it.on_disk() == kept(case, left)
         assert it.unexpected() == []
+
+
+def kept(case: Case, left: Left) -> list[str]:
+    """The tree of a run whose patch could not be taken, which was told."""
+    told = re.findall("what the worker wrote is kept in (.*)$", left.said, flags=re.M)
+    assert len(told) <= (case[1:3] == ("collecting", ("git",)) and left.code == 1)
+    return told
 
 
 def judge(it: Stand, case: Case, left: Left) -> None:

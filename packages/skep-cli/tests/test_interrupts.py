@@ -260,3 +260,35 @@ class alone:
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before:
             signal.signal(number, handler)
+
+
+ELSEWHERE = """
+import os, signal, threading, time
+from skep_cli.stages import local
+
+asked = threading.Event()
+says, output = os.pipe()
+
+def twice():
+    os.read(says, 3)
+    for _ in range(2):
+        time.sleep(0.2)  # the main thread waits by now; if not, nothing is tried here
+        signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+        assert asked.wait(30)
+
+thread = threading.Thread(target=twice)
+null = os.open(os.devnull, os.O_RDWR)
+words = ["sh", "-c", "trap '' INT; echo up; while :; do sleep 0.1; done"]
+done = local.run(words, cwd="/", env=dict(os.environ), stdin=null, output=output, wall=None,
+                 spawned=lambda kill: thread.start(), asked=asked.set)
+print(done.exit_code, done.limit)
+"""
+"""Signals that come on another thread interrupt no wait of the main one, as one that comes just before it does not."""
+
+
+def test_a_signal_is_heard_that_interrupts_no_wait() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LISTENING, sys.executable, "-c", ELSEWHERE],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "137 None\n", done.stderr

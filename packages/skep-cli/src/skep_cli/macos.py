@@ -49,6 +49,7 @@ def launch_there(
     boundary = host.boundary(session.boundary)
 
     def on_spawn(sandbox: skep_seatbelt.Sandbox) -> None:
+        sandbox.wake = session.wake()
         session.forward_to(sandbox)
         if spawned is not None:
             spawned(sandbox)

@@ -109,7 +109,7 @@ class Session:
         first, self._sandbox = self._sandbox is None, sandbox
         if interactive:
             sandbox.on_stop = terminal.on_stop(sandbox)
-        sandbox.wake = self._wake()
+        sandbox.wake = self.wake()
         if not first:
             return
         if self._ours is not None and self.boundary.rules.mode == "none":
@@ -148,7 +148,7 @@ class Session:
             if signal.getsignal(number) != signal.SIG_IGN:
                 self._previous[number] = signal.signal(number, self._forward)
 
-    def _wake(self) -> int:
+    def wake(self) -> int:
         """A descriptor that tells of a signal, made once."""
         if not self._wakes:
             self._wakes = os.pipe()

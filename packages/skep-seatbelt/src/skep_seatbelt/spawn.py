@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import os
 import secrets
+import select
 import shutil
 import socket
 import subprocess
@@ -105,6 +106,10 @@ class Sandbox:
         self._diagnostics = diagnostics
         self.on_stop: Callable[[int], None] | None = None
         """Called with the signal number when the worker was stopped (Ctrl-Z); continue with `resume`."""
+        self.wake: int | None = None
+        """A non-blocking descriptor that is readable when a signal has come to this process (signal.set_wakeup_fd). A
+        caller whose handlers forward signals needs it: one that comes just before we block would wait for the end.
+        """
 
     def signal(self, number: int) -> None:
         """The worker gets the signal. Nothing happens when it has ended."""
@@ -131,7 +136,7 @@ class Sandbox:
         Raises BackendUnavailable when the boundary could not be applied: the worker never ran.
         """
         try:
-            said = dict(map(_split, _lines(self._control)))
+            said = dict(map(_split, _lines(self._control, self.wake)))
             if "attest" in said and "exec" not in said and "refused" not in said and started is not None:
                 started()
             words = self._follow_guardian()
@@ -162,7 +167,7 @@ class Sandbox:
 
     def _follow_guardian(self) -> dict[str, str]:
         words: dict[str, str] = {}
-        for word, rest in map(_split, _lines(self._lifeline)):
+        for word, rest in map(_split, _lines(self._lifeline, self.wake)):
             if word != "stopped":
                 words[word] = rest
                 if word in ("exit", "failed"):
@@ -329,9 +334,16 @@ def _plan(**records: list[object] | list[str] | list[int] | list[float]) -> byte
     return b"".join(os.fsencode(line) + b"\0" for line in lines) + b"\0"
 
 
-def _lines(sock: socket.socket) -> Iterator[str]:
+def _lines(sock: socket.socket, wake: int | None) -> Iterator[str]:
+    poll = select.poll()
+    for fd in (sock.fileno(), *(() if wake is None else (wake,))):
+        poll.register(fd, select.POLLIN)
     pending = b""
     while True:
+        ready = dict(poll.poll())
+        if wake in ready:
+            os.read(wake, 4096)  # the handlers have run by now
+            continue
         try:
             block = sock.recv(65536)
         except ConnectionResetError:

@@ -7,10 +7,12 @@ force.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -71,18 +73,34 @@ class Process:
         except OSError:
             pass
 
-    def wait(self, wall: float | None) -> Outcome:
-        """Returns when nothing of the worker is left; `wall` is in seconds."""
-        limit = None
+    def wait(self, wall: float | None, wake: int) -> Outcome:
+        """Returns when nothing of the worker is left; `wall` is in seconds. `wake` is readable when a signal has come:
+        one that comes just before we block would else wait for the worker's end.
+        """
+        limit, said = None, b""
+        end = None if wall is None else time.monotonic() + wall
+        poll = select.poll()
+        poll.register(self._lifeline, select.POLLIN)
+        poll.register(wake, select.POLLIN)
         try:
-            self._process.wait(wall)
-        except subprocess.TimeoutExpired:
-            limit = "wall"
-            self.kill()
-        try:
+            while True:
+                left = None if end is None else max(0.0, end - time.monotonic()) * 1000
+                ready = dict(poll.poll(left))
+                if not ready:
+                    limit, end = "wall", None
+                    self.kill()
+                if wake in ready:
+                    os.read(wake, 512)  # the handlers have run by now
+                if self._lifeline.fileno() in ready:
+                    try:
+                        block = self._lifeline.recv(64)
+                    except ConnectionResetError:  # an order came too late for it
+                        break
+                    said += block
+                    if not block:
+                        break  # the guardian is gone, and nobody else has its end
             exit_code = self._process.wait()
             lost = exit_code < 0  # it is the guardian's own
-            said = self._lifeline.recv(64)
         finally:
             self._lifeline.close()
         exec_error = int(said[1:]) if said[:1] == b"E" else None
@@ -90,21 +108,30 @@ class Process:
 
 
 @contextmanager
-def signals(handle: Callable[[int], None]) -> Generator[None]:
-    """Signals that would end skep are handled by `handle` instead; those that were ignored stay so."""
+def signals(handle: Callable[[int], None]) -> Generator[int]:
+    """Signals that would end skep are handled by `handle` instead; those that were ignored stay so. Yields a descriptor
+    that is readable when one has come.
+    """
 
     def handler(number: int, frame: FrameType | None) -> None:
         handle(number)
 
+    wakes = os.pipe()
+    for fd in wakes:
+        os.set_blocking(fd, False)
+    before = signal.set_wakeup_fd(wakes[1], warn_on_full_buffer=False)
     previous = {number: signal.getsignal(number) for number in FORWARDED}
     for number, held in previous.items():
         if held != signal.SIG_IGN:
             signal.signal(number, handler)
     try:
-        yield
+        yield wakes[0]
     finally:
         for number, held in previous.items():
             signal.signal(number, held)
+        signal.set_wakeup_fd(before)
+        for fd in wakes:
+            os.close(fd)
 
 
 def run(
@@ -134,7 +161,7 @@ def run(
         else:
             process.kill()
 
-    with signals(forward):
+    with signals(forward) as wake:
         if spawned is not None:
             spawned(process.kill)
-        return process.wait(wall)
+        return process.wait(wall, wake)
