@@ -264,9 +264,9 @@ if code: raise OSError(code, '')
 
 MEMORY: list[Attempt] = [
     Attempt("POSIX", "open(SHM).read()", ("ENOENT",)),
-    Attempt("System V", "call('shmget', KEY, 4096, 0)", ("ENOENT",), instead="call('shmget', KEY, 4096, 0o1600)"),
-    Attempt("message queues", "call('msgget', KEY, 0)", ("ENOENT",), instead="call('msgget', KEY, 0o1600)"),
-    Attempt("semaphores", "call('semget', KEY, 1, 0)", ("ENOENT",), instead="call('semget', KEY, 1, 0o1600)"),
+    Attempt("System V", "call('shmget', KEY, 4096, 0)", ("ENOENT",)),
+    Attempt("message queues", "call('msgget', KEY, 0)", ("ENOENT",)),
+    Attempt("semaphores", "call('semget', KEY, 1, 0)", ("ENOENT",)),
     Attempt("keyrings", "call('syscall', KEYCTL, 0, -3, 0)", ("EPERM",)),
     Attempt("add a key", "call('syscall', ADD_KEY, b'user', b'skep', b'x', 1, -2)", ("EPERM",)),
 ]

@@ -7,6 +7,7 @@ that fails there too would prove nothing.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -168,7 +169,8 @@ class Host:
         self.abstract.bind(f"\0skep-cage-{os.getpid()}")
         self.abstract.listen(100)
         self.server = socket.create_server(("127.0.0.1", 0))
-        self.segment = 0x5CE0000 + os.getpid() % 60000
+        self.key = int.from_bytes(os.urandom(4), "big") >> 1 | 1
+        self.objects = system_v(self.key)
 
     def names(self) -> dict[str, object]:
         return {
@@ -177,7 +179,7 @@ class Host:
             "TMP": str(self.temporary),
             "ABSTRACT": f"\0skep-cage-{os.getpid()}",
             "PORT": self.server.getsockname()[1],
-            "KEY": self.segment,
+            "KEY": self.key,
         }
 
     def close(self) -> None:
@@ -187,6 +189,15 @@ class Host:
         self.temporary.unlink()
         self.abstract.close()
         self.server.close()
+        subprocess.run(["ipcrm", *self.objects], check=True)
+
+
+def system_v(key: int) -> list[str]:
+    """Shared memory, a message queue and a semaphore under that key, as words of ipcrm(1)."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    made = {"-m": libc.shmget(key, 4096, 0o3600), "-q": libc.msgget(key, 0o3600), "-s": libc.semget(key, 1, 0o3600)}
+    assert -1 not in made.values(), os.strerror(ctypes.get_errno())
+    return [word for option, number in made.items() for word in (option, str(number))]
 
 
 def boundary(world: World) -> Boundary:
